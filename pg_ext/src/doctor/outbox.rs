@@ -13,8 +13,7 @@ use std::ffi::CStr;
 /// The most subscribers that get a row for dead letters.
 const MOST: usize = 100;
 
-// $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all died, $5 $3 is a lower
-// bound.
+// $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all died, $5 more may have died.
 const DEAD: &CStr = c"
     SELECT CASE WHEN $3 > 0 THEN 'warning' ELSE 'info' END,
            CASE WHEN $3 > 0

@@ -1,7 +1,7 @@
 //! `CALL once.sweep_all()`: every task until nothing more is waiting, with a commit after each batch.
 //!
-//! PL/pgSQL could not refuse with a hint before its first batch where it must not commit, and would look names up by the
-//! caller's search_path.
+//! It is not PL/pgSQL, which would look names up by the caller's search_path. Nor could PL/pgSQL refuse with a hint,
+//! before its first batch, a CALL that must not commit.
 
 use super::sweep::{MOST, run_task};
 use super::task::Task;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Time between two NOTICEs of a long task.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
-/// It ends after so many rounds in which no task filled a batch.
+/// sweep_all ends after this many rounds in which no task filled a batch.
 const SMALL_ROUNDS: u32 = 3;
-/// And after so many rounds at most.
+/// The most rounds.
 const MOST_ROUNDS: u32 = 20;
 
 /// `once.sweep_all`.
@@ -39,8 +39,8 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Every task until nothing more is waiting for it; answers the most rows that one task did. A task can make rows of another
-/// due, and another session can release rows, so there are several rounds.
+/// Runs each task until nothing more is waiting for it. Answers the largest number of rows that one task did. There are
+/// several rounds, because a task can make rows of another task due, and another session can release rows.
 fn round(max: i32) -> Result<i64> {
     let mut most = 0;
     for task in Task::ALL {
@@ -49,7 +49,7 @@ fn round(max: i32) -> Result<i64> {
     Ok(most)
 }
 
-/// One task until nothing more is waiting; answers how many rows it did.
+/// Runs one task until nothing more is waiting for it. Answers how many rows it did.
 fn finish_task(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
     let mut noticed = Instant::now();
@@ -81,7 +81,7 @@ fn notify(task: Task, swept: &Swept, when: &str) {
     }
 }
 
-/// One batch, in memory that is freed with its transaction.
+/// Runs one batch, in memory that is freed with its transaction.
 fn batch(task: Task, max: i32) -> Result<Swept> {
     // SAFETY: after a commit the CALL has no snapshot until it asks for one. The transaction's memory lives until the next
     // commit; the context from before is restored below.

@@ -1,5 +1,5 @@
-//! Refuses a task whose tables have an enabled BEFORE ROW trigger or a rule: it could silently keep rows from a sweep, which
-//! would try them for ever. Other triggers and foreign keys can only raise, which fails the statement.
+//! Refuses a task whose tables have an enabled BEFORE ROW trigger or rule. It could silently suppress the writes of a
+//! sweep, which would retry the rows for ever. Other triggers and foreign keys can only raise an error.
 
 use crate::call::{shown, varlena};
 use crate::error::{Error, Kind, Result};
@@ -19,7 +19,7 @@ const FOREIGN: &CStr = c"
 
 static NAMED: Kept = Kept::new(FOREIGN, &[OIDOID]);
 
-/// 55006 for an enabled BEFORE ROW trigger or a rule on one of these tables.
+/// Raises 55006 if one of these tables has an enabled BEFORE ROW trigger or rule.
 pub fn ensure_none(tables: &[Name]) -> Result<()> {
     for name in tables {
         let table = Table::to_read(name)?;

@@ -1,8 +1,8 @@
-//! When the next pass over this database can have something to do, if nobody writes before.
+//! The time at which the next pass over this database can have something to do, unless somebody writes before.
 //!
-//! Each task is asked for the earliest time at which one of its rows may be due, by the index that its sweep reads. A row
-//! that is due and still there, because somebody has locked it, is due at once. So the answer is never later than the
-//! truth. outbox_retire is not asked: it only gives space back, and the pass that follows the longest pause does so.
+//! It is the earliest time at which a row of any task may be due, read from the index that the task's sweep reads. A
+//! due row that the last sweep skipped, because it was locked, is due at once. So the answer is never too late.
+//! outbox_retire does not count: it only frees space, and a pass after the longest pause is soon enough for that.
 
 use super::task::Task;
 use crate::clock;
@@ -39,10 +39,10 @@ static TOMBSTONE: Kept = Kept::new(TOMBSTONES, &[]);
 static MESSAGE: Kept = Kept::new(MESSAGES, &[]);
 static DEDUPE: Kept = Kept::new(DEDUPES, &[]);
 
-/// By the real clock; None: not before somebody writes.
+/// The time by the real clock. None: nothing is due until somebody writes.
 pub fn next_due() -> Result<Option<i64>> {
     if settings::fake_now()?.is_some() {
-        // Its clock may be set at any time.
+        // A test may set the clock at any time.
         return Ok(Some(clock::real_us()));
     }
     let mut first = None;

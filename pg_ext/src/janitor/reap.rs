@@ -1,5 +1,5 @@
-//! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: each is one statement on the extension's own tables that takes the
-//! oldest due rows and skips locked ones.
+//! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: each is one statement on the extension's own tables.
+//! It takes the oldest due rows and skips locked ones.
 
 use crate::clock;
 use crate::error::Result;
@@ -9,14 +9,14 @@ use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// In all of them: $1 now, $2 the bound, $3 (of keys) the default of gone_for in microseconds. Each answers how many rows it
-// did, and whether it reached the bound.
+// In all statements: $1 now, $2 the bound, $3 (for keys) the default of gone_for in microseconds. Each answers how many
+// rows it did, and whether it reached the bound.
 
-// A key is deleted with its steps. oldest: tombstones, which are a stage of their own in the index. later: a tombstone that is
-// not due yet is checked again when its gone_for ends, but at the latest after a day, then after twice its age. So a
-// gone_for that is lowered gives its space back, and a long one costs a few writes. never_emptied: keys past both times
-// that no sweep has emptied. v: a key that was claimed again and expired again since this statement's snapshot is skipped,
-// because the snapshot does not show its new steps.
+// Deletes keys with their steps. oldest: the oldest tombstones, which have a stage of their own in the index.
+// later: a tombstone that is not due yet is checked again when its gone_for ends, or earlier: after a day, or after its
+// present age if that is more. So a lowered gone_for frees space soon, and a long one costs few writes.
+// never_emptied: keys past ttl and gone_for that no sweep has emptied. v: skips a key that was claimed again and
+// expired again after this statement's snapshot, because the snapshot does not show its new steps.
 const KEY_REAP: &CStr = c"
     WITH oldest AS MATERIALIZED (
         SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond'
@@ -52,9 +52,9 @@ const KEY_REAP: &CStr = c"
            OR (SELECT pg_catalog.count(*) FROM never_emptied) >= $2
       FROM reaped";
 
-// later: a key that is not expired yet (finished after its claim, or unfinished) is checked again when it expires; that counts
-// towards the bound, not towards the rows done. An unfinished key becomes pending, in case a clock that stepped back has
-// hidden it from key_abandon. v: as above.
+// later: a finished key is checked again when it expires, an unfinished one after its ttl, but not within ten minutes.
+// These keys count towards the bound, not towards the rows done. A running key becomes pending, in case a clock that
+// stepped back has hidden it from key_abandon. v: as above.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at
@@ -120,7 +120,7 @@ pub static INBOX: Kept = Kept::new(INBOX_REAP, TYPES.split_at(2).0);
 pub static DEDUPE: Kept = Kept::new(DEDUPE_REAP, TYPES.split_at(2).0);
 pub static DEAD: Kept = Kept::new(DEAD_REAP, TYPES.split_at(2).0);
 
-/// Runs one of them; `more` is $3 where it has that.
+/// Runs one of these statements; `more` is its $3, if it has one.
 pub fn run(statement: &'static Kept, max: i64, more: &[i64]) -> Result<Swept> {
     let args = [&[clock::now_us()?, max], more].concat();
     let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();

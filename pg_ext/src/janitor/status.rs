@@ -1,7 +1,7 @@
 //! `janitor_status()`: the due rows of each task, and its row of once.janitor; writes nothing.
 //!
 //! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables. It
-//! asks for no owner.
+//! checks no owner.
 
 use super::task::Task;
 use crate::call::{Call, varlena};
@@ -17,11 +17,11 @@ use crate::swept::DueWork;
 use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// Rows that are read, of each machine.
+/// The most rows that a count reads, or reads for each machine.
 const LOOKS: i64 = 10_000;
 
-// In all of them: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the number of due rows, since
-// when, and the machine.
+// In all statements: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the number of due
+// rows, the time since when they are due, and for actions the machine.
 
 const OVERDUE_ACTIONS: &CStr = c"
     SELECT LEAST(pg_catalog.count(*), $2), min(l.lease_until), m.machine
@@ -68,7 +68,7 @@ const EXPIRED_LETTERS: &CStr = c"
             WHERE l.subscriber_id = s.subscriber_id AND l.died_at <= $1 - s.dead_for_us * interval '1 microsecond'
             ORDER BY l.died_at LIMIT $2) d";
 
-// Of the task $1.
+// The records of task $1.
 const RUNS: &CStr = c"
     SELECT NULLIF(j.machine, ''), j.last_end, COALESCE(j.done, 0), COALESCE(j.failed, 0),
            j.last_error, j.served_by
@@ -95,7 +95,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     let now = clock::now_us()?;
     for task in Task::ALL {
         let name = row::text(task.name().as_bytes());
-        // A locked table hides this task's due rows alone.
+        // A locked table hides only the due rows of this task.
         let parts = subxact::attempt_briefly(|| due_parts(task, now))?.ok();
         for run in spi::query(&TASK_RUNS, &[Some(name)])? {
             let machine = column(&run, 0).map(varlena);
@@ -122,7 +122,7 @@ pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
     Ok(due.since.map(|since| (now - since).max(0)))
 }
 
-/// Of one machine, or of all.
+/// The sum of the due rows of one machine, or of all.
 fn sum_of(parts: &[(Option<Vec<u8>>, DueWork)], machine: Option<&[u8]>) -> DueWork {
     let mut all = DueWork::default();
     for (of, due) in parts {

@@ -22,9 +22,9 @@ use pgrx::pg_sys::Datum;
 /// The largest `max`.
 pub const MOST: i32 = 1_000_000;
 
-/// One bounded pass of a task in a subtransaction of its own: an error is counted and undoes nothing else. It waits for each
-/// lock no longer than once.sweep_lock_timeout. `only`: one machine alone, where the task is action_release, which writes
-/// each machine's row of once.janitor. The caller's deferred constraints are checked, and fail, outside the task.
+/// Runs one bounded pass of a task in its own subtransaction, so an error is counted and undoes nothing else. It waits
+/// for each lock no longer than once.sweep_lock_timeout. `only`: one machine, for action_release, which records each
+/// machine itself. For action_release the caller's deferred constraints are checked first, outside the subtransaction.
 pub fn run_task(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {
@@ -39,7 +39,7 @@ pub fn run_task(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     }
 }
 
-/// None: another session runs this task, and records it.
+/// None: another session runs this task and records its end.
 fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     foreign::ensure_none(task.tables())?;
     match task {

@@ -36,7 +36,7 @@ impl Task {
         Task::OutboxRetire,
     ];
 
-    /// 22023 for an unknown name.
+    /// Raises 22023 for an unknown name.
     pub fn named(name: &[u8]) -> Result<Task> {
         let found = Task::ALL.into_iter().find(|t| t.name().as_bytes() == name);
         found.ok_or_else(|| {
@@ -63,7 +63,7 @@ impl Task {
         }
     }
 
-    /// The tables that it writes.
+    /// The extension's tables that the task writes.
     pub fn tables(self) -> &'static [Name] {
         match self {
             Task::ActionRelease => &[c"action_lease"],

@@ -1,7 +1,7 @@
 //! Shared memory between the launcher, its workers and `doctor()`.
 //!
-//! Each running worker has a slot of its own. The launcher writes the slot before it starts the worker, and reads it after
-//! the worker's end. A worker that cannot connect, or is killed, leaves no answer.
+//! Each running worker has a slot of its own. The launcher writes the slot before it starts the worker, and reads it
+//! after the worker's end. A worker that cannot connect, or is killed, leaves no answer.
 
 use crate::counters;
 use crate::settings::MOST_WORKERS;
@@ -27,11 +27,11 @@ const MORE: i64 = i64::MIN + 1;
 /// Failures of a database's tasks, a bit for each task.
 #[derive(Clone, Copy, Default)]
 pub struct Troubles {
-    /// It failed at its last turn.
+    /// The task failed at its last turn.
     pub failing: u32,
-    /// The log says so.
+    /// The failure was logged.
     pub logged: u32,
-    /// It has no turn in this pass.
+    /// The task has no turn in this pass.
     pub resting: u32,
 }
 
@@ -53,7 +53,7 @@ impl PassSlot {
         }
     }
 
-    /// The launcher's, before the worker starts.
+    /// The launcher calls this before the worker starts.
     pub fn prepare(&self, troubles: Troubles) {
         self.put_troubles(troubles);
         self.answer.store(NO_ANSWER, Relaxed);
@@ -73,7 +73,7 @@ impl PassSlot {
         self.resting.store(troubles.resting, Relaxed);
     }
 
-    /// The worker's, at the end of its pass.
+    /// The worker calls this at the end of its pass.
     pub fn put_answer(&self, answer: Answer, troubles: Troubles) {
         self.put_troubles(troubles);
         let stored = match answer {
@@ -124,7 +124,7 @@ pub fn slot(number: usize) -> Option<&'static PassSlot> {
     BOARD.get().slots.get(number)
 }
 
-/// A database waits too long for a worker.
+/// Records that a database waits too long for a worker.
 pub fn note_late(now: i64) {
     BOARD.get().late_at.store(now, Relaxed);
 }

@@ -14,9 +14,9 @@ use pgrx::pg_sys::Oid;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Its nap while the server has no free background worker, and after an error.
+/// The launcher's nap while the server has no free background worker, and after an error.
 const SOON: Duration = Duration::from_secs(1);
-/// A database waits too long after once.janitor_naptime, or after this.
+/// A database waits too long after once.janitor_naptime, but not before this time.
 const LATE: Duration = Duration::from_secs(1);
 /// A worker that has not ended.
 struct RunningWorker {
@@ -52,12 +52,12 @@ pub fn main() {
         .running
         .iter()
         .for_each(|worker| worker.process.stop());
-    // The server starts another one, unless it is stopping.
+    // The server starts another launcher, unless it is stopping.
     server::exit(1);
 }
 
 impl Launcher {
-    /// Starts workers; answers how long to sleep.
+    /// Starts workers. Answers how long to sleep; None: until a signal.
     fn tend(&mut self) -> Option<Duration> {
         let wanted = super::databases();
         let present = match wanted.is_empty() {
@@ -99,7 +99,7 @@ impl Launcher {
         }
     }
 
-    /// Follows the list and the databases as they come and go. A pass that has begun goes on to its end.
+    /// Applies changes of the list and of the existing databases. A pass that has begun goes on to its end.
     fn follow(&mut self, wanted: &[Vec<u8>], present: &HashMap<Vec<u8>, Present>) {
         self.missing.retain(|name| wanted.contains(name));
         let oid_of = |name: &Vec<u8>| present.get(name).map(|found| found.oid);
@@ -120,7 +120,7 @@ impl Launcher {
         }
     }
 
-    /// Notes how the passes of the workers that have ended went.
+    /// Records how the passes of ended workers went.
     fn take_answers(&mut self, now: Instant) {
         for worker in self
             .running
@@ -135,7 +135,7 @@ impl Launcher {
         }
     }
 
-    /// Starts workers while there are some left. False: the server has no room for another background worker.
+    /// Starts workers for due databases, up to once.janitor_workers. False: the server has no free background worker.
     fn start_due(
         &mut self,
         wanted: &[Vec<u8>],

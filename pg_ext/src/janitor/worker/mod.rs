@@ -1,12 +1,12 @@
 //! worker: the background workers, which run the sweep's tasks.
 //!
-//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher, except on a standby, where it waits for a
-//! promotion. The launcher starts a worker for each database of `once.janitor_databases` that is due (schedule.rs). The
-//! worker runs one pass and ends, so that nothing stays connected to a database; where the extension is not installed it
-//! does nothing. A worker tells the launcher in shared memory how its pass ended (board.rs).
+//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher, except on a standby, where it waits for
+//! a promotion. The launcher starts a worker for each database of `once.janitor_databases` that is due (schedule.rs).
+//! The worker runs one pass and ends, so that nothing stays connected to a database. If the extension is not installed
+//! there, the worker does nothing. A worker tells the launcher in shared memory how its pass ended (board.rs).
 //!
-//! Invariant: between two tasks a worker holds no transaction, no snapshot and no lock. Each batch is a transaction of its
-//! own, so the end of a worker loses one batch at most.
+//! Invariant: between two tasks a worker holds no transaction, no snapshot and no lock. Each batch is a transaction of
+//! its own, so the end of a worker loses one batch at most.
 
 mod board;
 mod launcher;
@@ -28,7 +28,7 @@ use std::time::Duration;
 pub const NAME: &str = "pg_once janitor";
 const LAUNCHER: &str = "pg_once launcher";
 
-/// After an error, before the server starts the launcher again.
+/// The pause after an error before the server starts the launcher again.
 const RESTART: Duration = Duration::from_secs(5);
 
 /// The databases of once.janitor_databases.

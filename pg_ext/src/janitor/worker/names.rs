@@ -1,7 +1,7 @@
 //! The list of once.janitor_databases.
 
-/// The names between the commas, without spaces around them. A name in double quotes is taken literally, with its quotes
-/// doubled. Empty names and repetitions are left out.
+/// The names between the commas, without spaces around them. A name in double quotes is taken literally, with its
+/// quotes doubled. Empty names and repetitions are left out.
 pub fn parse(list: &[u8]) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     let mut quoted = false;
@@ -20,7 +20,7 @@ pub fn parse(list: &[u8]) -> Vec<Vec<u8>> {
     names
 }
 
-/// Without the first quote of each two.
+/// Turns each doubled quote into one.
 fn unquoted(inside: &[u8]) -> Vec<u8> {
     let mut is_first = false;
     let is_kept = |byte: &u8| {

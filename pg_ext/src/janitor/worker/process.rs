@@ -30,7 +30,7 @@ impl WorkerProcess {
             .enable_spi_access();
         let mut worker: pg_sys::BackgroundWorker = (&builder).into();
         let mut handle = ptr::null_mut();
-        // SAFETY: the handle is allocated where it lives until it is freed in drop.
+        // SAFETY: the handle is allocated in TopMemoryContext, where it lives until drop frees it.
         let started = unsafe {
             let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
             let started = pg_sys::RegisterDynamicBackgroundWorker(&mut worker, &mut handle);
@@ -53,7 +53,7 @@ impl WorkerProcess {
         )
     }
 
-    /// Asks it to end.
+    /// Asks the worker to end.
     pub fn stop(&self) {
         // SAFETY: the handle of a started worker.
         unsafe { pg_sys::TerminateBackgroundWorker(self.handle) };

@@ -2,8 +2,8 @@
 //!
 //! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written in it since or if
 //! the clock has made something due. Otherwise it is idle, and due only after [`settings::longest_pause`].
-//! The sign that somebody has written is the server's count of changed rows in that database, compared with the count from
-//! before the last pass. So a pass that writes is followed by another one, which usually writes nothing.
+//! Somebody has written if the server's count of changed rows in that database is not the one from before the last
+//! pass. So a pass that writes is followed by another one, which usually writes nothing.
 //!
 //! Sessions report their counts after their transaction's end, at the latest ten seconds after. A session that reports
 //! later (a procedure that commits in a loop) or never (track_counts off) delays a pass up to the longest pause.
@@ -39,7 +39,7 @@ enum LastPass {
     Never,
     More,
     NothingBefore(i64),
-    /// It did not end, so many times in a row.
+    /// The pass did not end; how many times in a row.
     Failed(u32),
 }
 
@@ -53,7 +53,7 @@ pub struct Schedule {
     complete: Option<Instant>,
     /// The counts from before the last pass.
     changed: Option<RowsChanged>,
-    /// Since when it waits for a worker.
+    /// Since when the database waits for a worker.
     due_since: Option<Instant>,
     troubles: Troubles,
 }
@@ -71,14 +71,14 @@ impl Schedule {
         }
     }
 
-    /// Notes that it is due, where it is.
+    /// Records that the database is due, if it is.
     pub fn look(&mut self, changed: Option<RowsChanged>, now: Instant, clock: i64) {
         if self.due_since.is_none() && self.due_at(changed, clock).is_none_or(|at| at <= now) {
             self.due_since = Some(now);
         }
     }
 
-    /// When it is due as things are; None: at once.
+    /// When the database is due if nothing else changes; None: at once.
     fn due_at(&self, changed: Option<RowsChanged>, clock: i64) -> Option<Instant> {
         let begun = self.begun?;
         let pause = match self.last {
@@ -95,7 +95,7 @@ impl Schedule {
         Some(begun + pause)
     }
 
-    /// When the launcher looks at it again.
+    /// When the launcher looks at the database again.
     pub fn look_at(&self, now: Instant) -> Instant {
         let nap = settings::covering_naptime();
         let pause = match self.last {
@@ -111,13 +111,13 @@ impl Schedule {
         self.due_since.map(|since| (since, self.begun))
     }
 
-    /// For how long it has waited for a worker.
+    /// For how long the database has waited for a worker.
     pub fn waits(&self, now: Instant) -> Duration {
         let since = self.due_since.unwrap_or(now);
         now.saturating_duration_since(since)
     }
 
-    /// Tasks that failed rest for once.janitor_naptime, also where one pass follows the other.
+    /// A task that failed rests for once.janitor_naptime, even if the next pass comes sooner.
     pub fn troubles_of_next_pass(&self, now: Instant) -> Troubles {
         let nap = settings::covering_naptime();
         let is_again = self.complete.is_some_and(|at| now < at + nap);
@@ -137,7 +137,7 @@ impl Schedule {
         self.due_since = None;
     }
 
-    /// Its worker has ended.
+    /// The worker of the last pass has ended.
     pub fn end(&mut self, answer: Option<Answer>, troubles: Troubles, now: Instant) {
         self.last = match (answer, &self.last) {
             (Some(Answer::More), _) => LastPass::More,
@@ -154,7 +154,7 @@ impl Schedule {
     }
 }
 
-/// The delay after so many failures in a row.
+/// The delay after this many failures in a row.
 fn delay_after(failures: u32) -> Duration {
     let doubled = failures.saturating_sub(1).min(8);
     (FIRST_DELAY * (1 << doubled)).min(LONGEST_DELAY)

@@ -1,8 +1,8 @@
 //! A worker: one pass over all tasks of one database.
 //!
-//! A task goes on while more is waiting, up to its share of the pass, so that no task waits long for another. A task that
-//! fails stops no other and rests for once.janitor_naptime. The log has one line of it until it has gone well: at its
-//! second failure in a row, because a lock that somebody holds for a moment is no matter for the log.
+//! A task goes on while more is waiting, up to its share of the pass, so that no task waits long for another. A task
+//! that fails stops no other and rests for once.janitor_naptime. Its second failure in a row is logged, and no later
+//! one until it has succeeded. The first one is not logged, because it may only be a lock that is held for a moment.
 
 use super::board::{self, Answer, PassSlot, Troubles};
 use super::server;
@@ -17,14 +17,15 @@ use crate::swept::Swept;
 use pgrx::pg_sys::Oid;
 use std::time::{Duration, Instant};
 
-/// Rows of a batch.
+/// The most rows of a batch.
 const BATCH: i32 = 1_000;
 /// How long one task may go on in a pass.
 const SHARE: Duration = Duration::from_millis(500);
 
 const AGAIN: &str = "It tries again after once.janitor_naptime, and logs this once until it has gone well. See once.janitor_status() and once.doctor().";
 
-/// Runs one pass and ends. Without an answer the launcher waits before it starts the next worker for this database.
+/// Runs one pass and ends. If it gives no answer, the launcher waits before it starts the next worker for this
+/// database.
 pub fn main(database: Oid, slot: usize) {
     server::begin();
     server::connect(database);
@@ -58,7 +59,7 @@ impl Pass {
             }
             match serve(task) {
                 Ok(swept) => pass.note(task, bit, &swept),
-                // Dropped in the middle of a pass, the extension is no failure.
+                // If the extension was dropped during the pass, that is no failure.
                 Err(_) if !is_still_installed() => return absent(slot),
                 Err(error) => pass.note(task, bit, &Swept::failure(1, &error.message)),
             }
@@ -69,8 +70,8 @@ impl Pass {
         slot.put_answer(pass.answer(begin), pass.troubles);
     }
 
-    /// Decides from a turn whether the log says that the task fails. once.janitor has the failure already, unless the
-    /// whole transaction failed.
+    /// Notes whether a turn failed, and logs the second failure in a row. once.janitor has the failure already, unless
+    /// the whole transaction failed.
     fn note(&mut self, task: Task, bit: u32, swept: &Swept) {
         self.more |= swept.more;
         if swept.failed == 0 {
@@ -102,12 +103,12 @@ impl Pass {
     }
 }
 
-/// Failures of a dropped extension say nothing about the next one.
+/// Forgets the failures, which say nothing about the extension if it is installed again.
 fn absent(slot: &PassSlot) {
     slot.put_answer(Answer::NothingBefore(i64::MAX), Troubles::default());
 }
 
-/// Only a transaction can convert from another encoding than the database's.
+/// Logs in a transaction, because the server can convert encodings only there.
 fn warn(error: &str) {
     let logged = server::transaction(|| {
         let database = server::database_name();
@@ -117,7 +118,7 @@ fn warn(error: &str) {
     drop(logged);
 }
 
-/// The work of a task within its share; `more` only where the share ended it.
+/// Runs a task within its share of the pass. `more` is true only if the share ended it.
 fn serve(task: Task) -> Result<Swept, Failure> {
     let call = format!("once.sweep({BATCH}, '{}')", task.name());
     server::show_work(&server::c_text(&call));

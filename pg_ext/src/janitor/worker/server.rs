@@ -42,7 +42,7 @@ const PINNED: &[(&CStr, &CStr)] = &[
     (c"application_name", c"pg_once janitor"),
 ];
 
-/// First of all: from here on the process reacts to signals.
+/// Comes first: from here on the process reacts to signals.
 pub fn begin() {
     // SAFETY: handlers of the server, set before signals are let in. A shutdown ends what is running as it ends any
     // session's statement.
@@ -53,13 +53,13 @@ pub fn begin() {
     }
 }
 
-/// Without a database: only what all databases share can be read.
+/// Connects without a database, so only the shared catalogs can be read.
 pub fn connect_to_none() {
     // SAFETY: called once, before any transaction.
     unsafe { pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0) };
 }
 
-/// As the bootstrap superuser, with the settings above.
+/// Connects as the bootstrap superuser, with the settings above.
 pub fn connect(database: Oid) {
     // SAFETY: called once, before any transaction; the settings are the server's own, with values that they take.
     unsafe {
@@ -81,8 +81,8 @@ pub fn is_told_to_stop() -> bool {
     unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
 }
 
-/// Sleeps until something happens (a signal, a worker that began or ended) or the time is over, and reads the
-/// settings again where that was asked for. False: this process has to end.
+/// Sleeps until something happens (a signal, a worker that began or ended) or the time is over. After SIGHUP it reads
+/// the settings again. False: this process has to end.
 pub fn nap(most: Option<Duration>) -> bool {
     let timeout = most.map_or(-1, |d| {
         i64::try_from(d.as_millis()).unwrap_or(i64::MAX).max(1)
@@ -115,13 +115,13 @@ pub fn nap(most: Option<Duration>) -> bool {
     true
 }
 
-/// Ends this process and does not come back; another code than 0 has the server start a launcher again.
+/// Ends this process. If the code is not 0, the server starts the launcher again.
 pub fn exit(code: i32) {
     // SAFETY: no transaction is open, and nothing here has a destructor that matters.
     unsafe { pg_sys::proc_exit(code) };
 }
 
-/// Works in a transaction of its own; an error rolls it back and is returned.
+/// Runs `work` in a transaction of its own. An error rolls it back and is returned.
 pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Failure> {
     let work = AssertUnwindSafe(work);
     let done = pgrx::PgTryBuilder::new(move || {
@@ -155,13 +155,13 @@ pub fn show_work(what: &CStr) {
     unsafe { pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, what.as_ptr()) };
 }
 
-/// The extension is installed in this database; inside a transaction.
+/// Whether the extension is installed in this database. Needs a transaction.
 pub fn is_installed() -> bool {
     // SAFETY: looks into the catalog.
     unsafe { pg_sys::get_extension_oid(c"pg_once".as_ptr(), true) != pg_sys::InvalidOid }
 }
 
-/// The database that this process serves, in UTF-8; inside a transaction.
+/// The name of the database that this process serves, in UTF-8. Needs a transaction.
 pub fn database_name() -> String {
     // SAFETY: looks into the catalog; null or a string.
     let name = unsafe {
@@ -174,7 +174,7 @@ pub fn database_name() -> String {
     shown(name.to_bytes())
 }
 
-/// Those of the databases that can be connected to, by name; inside a transaction.
+/// The wanted databases that accept connections, by name. Needs a transaction.
 pub fn databases(wanted: &[Vec<u8>]) -> HashMap<Vec<u8>, Present> {
     let mut found = HashMap::new();
     // SAFETY: opens, scans and closes a catalog of the server; its rows begin with this structure and are read while the
@@ -203,7 +203,7 @@ pub fn databases(wanted: &[Vec<u8>]) -> HashMap<Vec<u8>, Present> {
     found
 }
 
-/// The server's counts of a database; inside a transaction, which reads them once. None: it does not count.
+/// The server's counts of a database. Needs a transaction, which reads them once. None: there are no counts.
 fn rows_changed(database: Oid) -> Option<RowsChanged> {
     // SAFETY: a setting; null or a structure that lives until the end of the transaction.
     unsafe {
