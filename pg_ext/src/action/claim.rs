@@ -118,7 +118,7 @@ impl ActionClaim<'_> {
                 _ => {}
             }
         }
-        // Locks the table before the machine, because a session that redefines the machine may hold the table's lock.
+        // Locks the table first: a session that holds it may be waiting for the machine's lock below.
         let table = &self.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
         // machine_define waits for the end of this transaction and then sees its lease.

@@ -36,8 +36,8 @@ impl FencedAction {
         }
     }
 
-    /// The lease that is held with this token. If the lease has ended and `repeats` says that the same call ended it,
-    /// the ended lease, so that the call can answer the same again.
+    /// Returns the lease that is held with this token. If `repeats` says that the same call has ended the lease,
+    /// returns the ended lease, so that the call can answer as before.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
             return Err(self.lost(
@@ -79,8 +79,7 @@ impl FencedAction {
         )
     }
 
-    /// Writes the lease while it is held with this token. `change` gets the time, which is read after any wait for a
-    /// lock.
+    /// Writes the lease while it is held with this token. `change` gets the time, read after any wait for a lock.
     pub fn write<T>(&self, mut change: impl FnMut(&mut Lease, i64) -> T) -> Result<T> {
         let mut locked = false;
         loop {

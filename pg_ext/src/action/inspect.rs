@@ -1,7 +1,6 @@
 //! `action_get` and `action_list`: who has a row, since when, what failed, and what happens next.
 //!
-//! They serve operators. They ignore the owners of machines and the rights on tables, and show no other column of a
-//! row.
+//! They serve operators: they ignore owners of machines and rights on tables, and show no other column of a row.
 
 use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown};
@@ -49,7 +48,7 @@ pub fn action_list(call: &Call) -> Result<Datum> {
     for name in names {
         for lease in held(&name, left)? {
             let id = lease.raw(LeaseCol::RowId);
-            // If a table is gone or locked, only its own rows have no known status.
+            // If a table is gone or locked, only the statuses of its own rows are unknown.
             let known = subxact::attempt_briefly(|| of_list(&name, &lease))?;
             let standing = known.unwrap_or_else(|failure| {
                 let mut none: Standing = [None; 10];

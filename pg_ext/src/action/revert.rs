@@ -1,5 +1,4 @@
-//! One batch of the sweep: reverts overdue leases of one machine, as the table's owner in a security-restricted
-//! operation.
+//! Reverts one batch of a machine's overdue leases, as the table's owner in a security-restricted operation.
 //!
 //! A batch is one subtransaction. It skips locked rows. Each half of a failed batch is tried by itself, so one row
 //! whose trigger refuses is found in log n steps. That row is deferred, each time for twice as long.
@@ -271,7 +270,7 @@ impl RevertBatch {
         })
     }
 
-    /// An id that the column's present type cannot read names no row: its lease is dead.
+    /// The ids as an array. An id that the column's present type cannot read names no row, so its lease is dead.
     fn ids<'a>(&self, due: impl IntoIterator<Item = &'a DueLease>) -> Datum {
         let base = self.machine.shape.id.base_type;
         let values: Vec<Datum> = due

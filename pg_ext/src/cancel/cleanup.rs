@@ -1,5 +1,4 @@
-//! `cancel_items` and `cancel_confirm`: a worker deletes the listed artifacts and confirms it before the row is
-//! cancelled.
+//! `cancel_items` and `cancel_confirm`: a worker deletes the artifacts and confirms it, before the row is cancelled.
 
 use super::items::Items;
 use super::record::TeardownCol;

@@ -1,5 +1,4 @@
-//! Statements on the items of one row. They run with the caller's rights; the audit and cancel_finish run them as an
-//! owner.
+//! Statements on the items of one row, with the caller's rights. The audit and cancel_finish run them as an owner.
 
 use crate::error::Result;
 use crate::machine::definition::Refund;
@@ -137,8 +136,8 @@ impl Items<'_> {
         Ok(!plan.look(&[Some(id.value)], snapshot)?.is_empty())
     }
 
-    /// The caller may see this undecided item, but a policy forbids its update. Does not wait; an item that is locked
-    /// by another session counts as updatable.
+    /// Whether the caller sees this undecided item, but a policy forbids its update. Does not wait: an item that
+    /// another session has locked counts as updatable.
     pub fn is_kept_back(&self, id: &RowId, item: Datum) -> Result<bool> {
         if !self.shape.items.has_policies() {
             return Ok(false);

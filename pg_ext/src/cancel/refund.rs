@@ -68,8 +68,7 @@ const REFUND: &str = "
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// The values of `{limit}`, `{from_due}` and `{which}`. Two items may have the same key if tables inherit from the
-/// items.
+/// The values of `{limit}`, `{from_due}` and `{which}`. A key may occur twice if tables inherit from the items table.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),

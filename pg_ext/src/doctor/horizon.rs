@@ -1,5 +1,4 @@
-//! Old snapshots and transactions. They keep vacuum from removing dead rows, and segments of the event log from being
-//! truncated.
+//! Old snapshots and transactions. They hold back vacuum, and keep segments of the event log from being truncated.
 
 use super::Report;
 use crate::clock;

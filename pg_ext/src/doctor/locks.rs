@@ -1,5 +1,4 @@
-//! Backends that hold locks on rows for a long time, or on an overdue lease. A sweep skips these rows, and a worker
-//! waits for them.
+//! Backends that hold row locks for a long time, or on an overdue lease. A sweep skips these rows, a worker waits.
 
 use super::Report;
 use crate::clock;
@@ -8,8 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Each phase of a worker is one short transaction. A transaction that is open for a minute often waits for a foreign
-// call.
+// Each phase of a worker is a short transaction. One that is open for a minute often waits for a foreign call.
 const HOLDERS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('backend %s keeps rows locked', a.pid),

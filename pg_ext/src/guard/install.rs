@@ -113,8 +113,7 @@ fn is_whole(machine: &Machine) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// Drops all guards of the machine and creates the wanted ones. Locks each table as DROP TRIGGER or CREATE TRIGGER
-/// does.
+/// Drops all guards of the machine and creates the wanted ones. Locks each table in the mode that the DDL needs.
 pub fn replace_guards(machine: &str, wanted: &[WantedGuard]) -> Result<()> {
     let present = lock_guarded(machine, wanted)?;
     present.iter().try_for_each(PresentGuard::remove)?;
@@ -207,7 +206,7 @@ fn wanted_guards(machine: &Machine) -> Vec<WantedGuard<'_>> {
     guards
 }
 
-/// An UPDATE may take a row to another partition.
+/// Whether an UPDATE may move a row to another partition.
 fn may_move_rows(table: pg_sys::Oid) -> bool {
     // SAFETY: looks into the system cache.
     unsafe {

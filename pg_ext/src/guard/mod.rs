@@ -1,6 +1,6 @@
 //! guard: triggers on the user's tables that refuse writes against the machine's definition, whoever writes.
 //!
-//! `row` refuses these writes to the machine's table:
+//! `row` refuses, on the machine's table:
 //! - a change of status that is not declared, or whose `when` is not met;
 //! - a change of status from a terminal status, or during a teardown;
 //! - a change into or out of a claim state, or into the cancelled state, without a call of pg_once;
@@ -9,8 +9,8 @@
 //! - a DELETE during the teardown;
 //! - a move out of a partition that was attached after the guard was put on.
 //!
-//! `item` refuses these writes to the items table:
-//! - a change to the refund marker without cancel_refund;
+//! `item` refuses, on the items table:
+//! - the refund marker, except from cancel_refund;
 //! - a change of a marked item's amount or row, or of whether its `when` is true;
 //! - the deletion of a marked item before its row is cancelled;
 //! - an undecided item of a cancelled row.

@@ -78,7 +78,7 @@ impl GuardedRows {
         })
     }
 
-    /// An UPDATE that changes no column of the machine.
+    /// Whether the write is an UPDATE that changes no column of the machine.
     fn is_unrelated(&self, event: &RowEvent) -> bool {
         match (event.old(), event.written()) {
             (Some(old), Some(new)) => self.watched.iter().all(|f| f.is_same(&old, &new)),

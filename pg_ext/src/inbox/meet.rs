@@ -14,7 +14,7 @@ use crate::trylock::TryLock;
 
 /// The row that a call found.
 pub enum Found<'r> {
-    /// No row, or its ttl is over: this is the row to write.
+    /// There is no row, or its ttl is over. This is the row to write.
     Nothing(&'r mut Record),
     Row(&'r mut Record, Writer),
 }
@@ -34,8 +34,8 @@ pub enum Decision {
     Nothing,
 }
 
-/// Calls `decide` with the entry's row, and writes the row if it answers so. Starts again after a lost race. `within`
-/// says whether a row that this transaction wrote counts past its ttl.
+/// Calls `decide` with the entry's row, and writes the row if `decide` says so. Starts again after a lost race.
+/// `within` says whether a row that this transaction wrote counts past its ttl.
 pub fn find_or_write<T>(
     entry: &Entry,
     within: Own,

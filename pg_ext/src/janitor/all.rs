@@ -1,7 +1,7 @@
 //! `CALL once.sweep_all()`: every task until nothing more is waiting, with a commit after each batch.
 //!
-//! It is not PL/pgSQL, which would look names up by the caller's search_path. Nor could PL/pgSQL refuse with a hint,
-//! before its first batch, a CALL that must not commit.
+//! It is not written in PL/pgSQL, which would look names up by the caller's search_path. PL/pgSQL also cannot check
+//! before the first batch whether it may commit.
 
 use super::sweep::{MOST, run_task};
 use super::task::Task;

@@ -77,12 +77,12 @@ impl<'a> StepEvent<'a> {
         })
     }
 
-    /// The stored document is this one.
+    /// Whether the stored document is this one.
     pub fn is(&self, stored: Option<Datum>) -> bool {
         stored.map(varlena) == Some(varlena(self.json))
     }
 
-    /// The topic exists, has subscribers, and the caller may use it. The key's end does not check this again.
+    /// Checks that the topic exists, has subscribers, and the caller may use it. The key's end does not check it again.
     pub fn ensure_open(&self) -> Result<()> {
         let topic = Topic::named(&self.topic, &Snapshot::latest())?;
         match topic.subscribers {

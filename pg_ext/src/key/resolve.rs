@@ -110,8 +110,8 @@ fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
     }
 }
 
-/// The attempt has a verdict already. The same verdict again is good in the transaction that gave it, later it is
-/// ON006. Another verdict is ON001.
+/// The attempt has a verdict already. The transaction that gave it may give the same one again; later that raises
+/// ON006. Another verdict raises ON001.
 fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {

@@ -24,8 +24,7 @@ const SHARE: Duration = Duration::from_millis(500);
 
 const AGAIN: &str = "It tries again after once.janitor_naptime, and logs this once until it has gone well. See once.janitor_status() and once.doctor().";
 
-/// Runs one pass and ends. If it gives no answer, the launcher waits before it starts the next worker for this
-/// database.
+/// Runs one pass and ends. If it gives no answer, the launcher waits before the next pass over this database.
 pub fn main(database: Oid, slot: usize) {
     server::begin();
     server::connect(database);

@@ -42,7 +42,7 @@ const PINNED: &[(&CStr, &CStr)] = &[
     (c"application_name", c"pg_once janitor"),
 ];
 
-/// Comes first: from here on the process reacts to signals.
+/// Must be called first: from here on the process reacts to signals.
 pub fn begin() {
     // SAFETY: handlers of the server, set before signals are let in. A shutdown ends what is running as it ends any
     // session's statement.
