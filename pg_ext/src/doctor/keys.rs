@@ -1,4 +1,4 @@
-//! Unfinished requests that nobody resumes, and parked keys.
+//! Keys that nobody resumes, leases that end too late, parked keys, undeclared scopes, and keys of another shard.
 
 use super::{Report, Severity};
 use crate::call::shown;

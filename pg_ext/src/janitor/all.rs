@@ -83,8 +83,8 @@ fn notify(task: Task, swept: &Swept, when: &str) {
 
 /// Runs one batch, in memory that is freed with its transaction.
 fn batch(task: Task, max: i32) -> Result<Swept> {
-    // SAFETY: after a commit the CALL has no snapshot until it asks for one. The transaction's memory lives until the next
-    // commit; the context from before is restored below.
+    // SAFETY: after a commit the CALL has no snapshot until it asks for one. The transaction's memory lives until the
+    // next commit; the context from before is restored below.
     let before = unsafe {
         pg_sys::EnsurePortalSnapshotExists();
         pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext)

@@ -4,7 +4,7 @@
 //! once.key_mark, row '': every key with look_at up to the mark is finished or moved, with two exceptions:
 //! - A claim that commits late. Its transaction has held ROW EXCLUSIVE on once.key since before it read the clock. Each
 //!   run stores the present mark for each transaction that holds that lock. When such a transaction has ended, the next
-//!   run reads again from the stored mark. The mark moves on meanwhile, so an open transaction delays only its own keys.
+//!   run reads again from the stored mark. Meanwhile the mark advances, so an open transaction delays only its keys.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
 //! A run reads a bounded number of the oldest entries of all scopes, and as many again for late claims. Without rows
@@ -72,7 +72,7 @@ const MOVE: &CStr = c"
     forgotten AS (DELETE FROM once.key_locked l WHERE l.id NOT IN (SELECT k.id FROM locked k))
     SELECT pg_catalog.count(*) FROM moved";
 
-// $1: the mark; $2: the look_at up to which the keys of the ended transactions $3 were read again; NULL: up to the mark.
+// $1: the mark; $2: the look_at up to which the keys of the ended transactions $3 were read again (NULL: the mark).
 const END: &CStr = c"
     WITH done AS (DELETE FROM once.key_mark m WHERE m.waits_for = ANY ($3) AND $2 IS NULL),
     later AS (UPDATE once.key_mark m SET look_at = $2 WHERE m.waits_for = ANY ($3) AND m.look_at < $2)
@@ -151,8 +151,8 @@ pub struct OverdueKeys {
 }
 
 impl OverdueKeys {
-    /// Reads entries with from < look_at <= upto. Stops at `most` unfinished keys or at `reads` entries, but never between
-    /// two entries with the same look_at. Looks at no more than `looks` index entries, those of dead rows included.
+    /// Reads entries with from < look_at <= upto. Stops at `most` unfinished keys or at `reads` entries, but never
+    /// between two entries with the same look_at. Looks at no more than `looks` index entries, including dead rows.
     fn find(
         from: i64,
         upto: i64,

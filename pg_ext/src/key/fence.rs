@@ -1,7 +1,7 @@
 //! The fence: every write with a token passes here.
 //!
 //! A write reads the row, checks that the token belongs to the present lease, and updates or locks the row in the
-//! caller's transaction. It waits for a lock on the row. So a later claim and this write cannot both commit.
+//! caller's transaction. If the row is locked, it waits. So a later claim and this write cannot both commit.
 //! If another transaction has changed the row meanwhile, it reads again (READ COMMITTED) or raises 40001.
 
 use super::claim::named;

@@ -1,7 +1,8 @@
 //! When a database is due for its next pass.
 //!
 //! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written in it since or if
-//! the clock has made something due. Otherwise it is idle, and due only after [`settings::longest_pause`].
+//! the clock has made something due. Otherwise it is idle, and due only after [`settings::longest_pause`]. If the pass
+//! left more to do, the next one is due at once.
 //! Somebody has written if the server's count of changed rows in that database is not the one from before the last
 //! pass. So a pass that writes is followed by another one, which usually writes nothing.
 //!

@@ -177,8 +177,8 @@ pub fn database_name() -> String {
 /// The wanted databases that accept connections, by name. Needs a transaction.
 pub fn databases(wanted: &[Vec<u8>]) -> HashMap<Vec<u8>, Present> {
     let mut found = HashMap::new();
-    // SAFETY: opens, scans and closes a catalog of the server; its rows begin with this structure and are read while the
-    // scan holds them. A connection limit below -1 marks a database that a DROP left half-way.
+    // SAFETY: opens, scans and closes a catalog of the server; its rows begin with this structure and are read while
+    // the scan holds them. A connection limit below -1 marks a database that a DROP left half-way.
     unsafe {
         let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
         let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
