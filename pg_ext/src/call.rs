@@ -1,5 +1,5 @@
-//! Reads the arguments of one SQL call from the server's datums, without a copy where a value is stored plainly. Every reader
-//! names its argument in its error.
+//! Reads the arguments of one SQL call from the server's datums, without a copy where a value is stored plainly. Every
+//! reader names its argument in its error.
 
 use crate::clock;
 use crate::error::{Error, Result};
@@ -57,8 +57,8 @@ impl Call {
         self.datum(i).map(varlena)
     }
 
-    /// Argument `i` of a function that is declared for texts and, once more, for "any": as its type prints it.
-    /// None for SQL NULL.
+    /// Argument `i` as its type prints it, for a function that is declared twice: for text and for "any". None for
+    /// SQL NULL.
     pub fn printed(&self, i: usize, name: &str) -> Result<Option<&[u8]>> {
         // SAFETY: flinfo is the running call's. A call without an expression (the protocol's fast path) cannot pass an
         // "any", so an argument without a type is a text.
@@ -288,8 +288,8 @@ pub fn from_utf8(text: &str) -> Cow<'_, [u8]> {
     if text.is_ascii() || to_utf8().is_none() {
         return Cow::Borrowed(text.as_bytes());
     }
-    // SAFETY: reads `len` bytes of a live buffer and returns a new string that ends with NUL; raises for a character that
-    // this encoding lacks.
+    // SAFETY: reads `len` bytes of a live buffer and returns a new string that ends with NUL; raises for a character
+    // that this encoding lacks.
     unsafe {
         let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
         let copy = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());

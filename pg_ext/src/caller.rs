@@ -1,5 +1,5 @@
-//! The caller: `current_user`, also after SET ROLE and inside the caller's SECURITY DEFINER functions. And the owners of
-//! scopes, machines and topics: a thing with an owner is closed to all but the owner's members.
+//! The caller is `current_user`, also after SET ROLE and inside the caller's SECURITY DEFINER functions. Scopes,
+//! machines and topics may have an owner: then only members of the owner may use them.
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
@@ -44,7 +44,7 @@ pub fn name() -> Vec<u8> {
 #[derive(Clone, Copy)]
 pub enum Owner {
     Role(Datum),
-    /// The role does not exist in this cluster: closed to all but superusers.
+    /// The role does not exist in this cluster: only superusers have its rights.
     Gone,
 }
 
@@ -88,8 +88,8 @@ impl Owner {
     }
 }
 
-// $1 the present incarnation. Follows roles that were renamed in it, and roles that count by name since a restore. Skips
-// locked rows.
+// $1 the present incarnation. Follows roles that were renamed in it, and roles that count by name since a restore.
+// Skips locked rows.
 const FOLLOW: &CStr = c"
     WITH scopes AS (
         UPDATE once.scope s SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1

@@ -71,7 +71,7 @@ pub fn interval_us(interval: Datum) -> std::result::Result<i64, &'static str> {
     Ok(us.max(i128::from(i64::MIN)) as i64)
 }
 
-/// An interval datum of so many microseconds.
+/// An interval datum of `us` microseconds.
 pub fn interval_datum(us: i64) -> Datum {
     // SAFETY: allocates one Interval in the current memory context and fills all of it.
     unsafe {
@@ -101,8 +101,8 @@ type InputFunction = unsafe fn(pg_sys::FunctionCallInfo) -> Datum;
 
 fn read(text: &CStr, input: InputFunction) -> Option<Datum> {
     pgrx::PgTryBuilder::new(|| {
-        // SAFETY: an input function of the server takes a C string, an unused oid and a typmod. It only computes, so its
-        // error leaves nothing to clean up.
+        // SAFETY: an input function of the server takes a C string, an unused oid and a typmod. It only computes, so
+        // its error leaves nothing to clean up.
         unsafe {
             let args = [
                 Datum::from(text.as_ptr()),

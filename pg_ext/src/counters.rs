@@ -1,11 +1,12 @@
 //! How claims ended, counted in shared memory for each database.
 //!
-//! Only where shared_preload_libraries loaded the library: no other process may ask the server for shared memory, so a
-//! backend that loaded it by itself counts nothing. A count is one relaxed addition to a cache line that few backends
-//! share. It counts the call, so a claim that is rolled back stays counted. A restart, also after a crash, begins at zero.
+//! This needs shared_preload_libraries: only a library that it loads may ask the server for shared memory. A backend
+//! that loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
+//! share. It counts the call, so a claim that is rolled back stays counted. A restart, also after a crash, begins at
+//! zero.
 //!
-//! A database has a slot from its first claim to the restart; the databases after the last slot are not counted. The
-//! rates compare with samples that `metrics()` leaves in the slot, so no claim reads the clock.
+//! A database has a slot from its first claim to the restart. Once all slots are taken, other databases are not
+//! counted. The rates compare with samples that `metrics()` leaves in the slot, so no claim reads the clock.
 
 use crate::clock;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_sys};
@@ -13,9 +14,9 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
-/// Databases that are counted.
+/// The most databases that are counted.
 pub const DATABASES: usize = 64;
-/// Backends of a database are spread over so many cache lines.
+/// Backends of a database are spread over this many cache lines.
 const STRIPES: usize = 8;
 /// Time between two samples.
 const WINDOW_US: i64 = 300_000_000;
@@ -80,7 +81,7 @@ struct Slot {
     last_uncommitted_step: AtomicI64,
     /// When the newer sample was taken.
     sampled_at: AtomicI64,
-    /// The totals of then, and of at least [`WINDOW_US`] before.
+    /// The totals at that time, and the totals at least [`WINDOW_US`] earlier.
     newer: Sample,
     older: Sample,
 }
@@ -102,7 +103,7 @@ impl Slot {
         std::array::from_fn(of)
     }
 
-    /// Claims since the older sample. A reader beside a session that stores samples may mix two of them.
+    /// Claims since the older sample. Stores a new sample if one is due; another session may then read a mix of two.
     fn lately(&self, now: i64, totals: &Counts) -> Counts {
         let at = self.sampled_at.load(Relaxed);
         let is_due = now.saturating_sub(at) >= WINDOW_US;
@@ -151,7 +152,7 @@ static BOARD: PgAtomic<Board> = unsafe { PgAtomic::new(c"pg_once claims") };
 /// The server was asked for the memory; inherited by every backend.
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
-/// What a backend counts in.
+/// Where this backend counts.
 #[derive(Clone, Copy)]
 enum Mine {
     Unknown,
@@ -196,7 +197,7 @@ pub fn count_uncommitted_step() {
     }
 }
 
-/// How many there were since the start, and when the last one; None where they are not counted.
+/// The number of such steps since the start, and the time of the last one; None where they are not counted.
 pub fn uncommitted_steps() -> Option<(u64, i64)> {
     let Mine::At(slot, _) = mine() else {
         return None;

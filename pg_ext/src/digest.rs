@@ -1,4 +1,5 @@
-//! Hashes: of a call and its arguments; a key of 16 bytes, a number for a lock, hexadecimal digits.
+//! Hashes: the mark of a call and its arguments, and a digest as a key of 16 bytes, a lock's number or hexadecimal
+//! digits.
 
 use sha2::{Digest, Sha256};
 
@@ -24,8 +25,8 @@ pub fn hex(bytes: &[u8]) -> String {
     digits.collect()
 }
 
-/// 64 bits over a call and its arguments, never 0: tells a repeated call from a new one. The length precedes each part; NULL
-/// is a length that no text has.
+/// 64 bits over a call and its arguments, never 0: tells a repeated call from a new one. The length precedes each part;
+/// NULL is a length that no text has.
 pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
     let mut hash = Sha256::new().chain_update(function);
     for part in parts {

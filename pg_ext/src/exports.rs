@@ -1,5 +1,5 @@
-//! The symbols that `sql/*.sql` names. Each one reads its call, runs a function of a noun and raises its error. A released
-//! symbol never goes away.
+//! The symbols that `sql/*.sql` names. Each one reads its call, runs a function of a noun and raises its error. A
+//! released symbol never goes away.
 
 use crate::call::Call;
 use crate::error::Result;

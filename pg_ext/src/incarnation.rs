@@ -1,8 +1,9 @@
-//! The incarnation of the database: a number that a restore changes. A stored transaction id or role number counts only in
-//! the incarnation that wrote it, so that number is stored beside it.
+//! The incarnation of the database: a number that a restore changes. A stored transaction id or role number counts only
+//! in the incarnation that wrote it, so the incarnation is stored beside it.
 //!
-//! It is made of two numbers: the system identifier, and a random number in the body of `once.incarnation()`. The body is no
-//! table: a dump makes a new number, a publication does not carry it, and a physical copy, a template and pg_upgrade keep it.
+//! It is made of two numbers: the system identifier, and a random number in the body of `once.incarnation()`. No table
+//! stores that number, so a restored dump has a new one, and a publication does not copy it. A physical copy, a
+//! template and pg_upgrade keep it.
 
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};

@@ -1,8 +1,8 @@
-//! Reads a `json` value in place: the members of an object, byte for byte. And converts it to `jsonb`, where the form of
-//! numbers, spacing and repeated members does not count.
+//! Reads a `json` value in place: the members of an object, byte for byte. And converts it to `jsonb`, where the form
+//! of numbers, spacing and repeated members does not count.
 //!
-//! The server checked the text when it became `json`, so this file only finds the parts. All structural bytes are ASCII,
-//! and no encoding of a database has ASCII bytes inside another character.
+//! The server checked the text when it became `json`, so this file only finds the parts. All structural bytes are
+//! ASCII, and no encoding of a database has ASCII bytes inside another character.
 
 use crate::error::{Error, Kind, Result};
 use crate::row;
@@ -124,8 +124,8 @@ pub fn jsonb_text(jsonb: Datum) -> Vec<u8> {
     }
 }
 
-/// The text of a written string; None: no string, or one that a text of this database cannot hold (NUL, half a surrogate
-/// pair, a character that the encoding lacks).
+/// The text of a written string; None: no string, or one that a text of this database cannot hold (NUL, half a
+/// surrogate pair, a character that the encoding lacks).
 pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
     let inside = written.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     match inside.contains(&b'\\') {
@@ -136,7 +136,7 @@ pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
     }
 }
 
-/// The text of a string that has no escape but those of two characters.
+/// The text of a string with escapes of two characters only; None: it has another escape.
 fn short_escapes(inside: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::with_capacity(inside.len());
     let mut rest = inside.iter();
@@ -157,12 +157,12 @@ fn short_escapes(inside: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// By the server, which knows this database's encoding.
+/// The text by a function of the server, which knows this database's encoding.
 fn unescaped(written: &[u8]) -> Option<Vec<u8>> {
     let array = row::text(&[b"[", written, b"]"].concat());
     pgrx::PgTryBuilder::new(|| {
-        // SAFETY: a function of the server over a json array and an integer. It only computes, so its error leaves nothing
-        // to clean up.
+        // SAFETY: a function of the server over a json array and an integer. It only computes, so its error leaves
+        // nothing to clean up.
         unsafe {
             let args = [Some(array), Some(Datum::from(0i32))];
             pgrx::direct_function_call_as_datum(pg_sys::json_array_element_text, &args)

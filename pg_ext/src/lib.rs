@@ -1,12 +1,12 @@
 //! pg_once: retries that converge. This file is the table of contents.
 //!
-//! The SQL names, arguments and comments are in `sql/`, in files with the stems of the nouns (`guard` and machine_check are
-//! in machine.sql, `doctor` in metrics.sql). `exports.rs` ties their symbols to functions, and so imports every noun. Code
-//! also begins in `janitor/worker` (the background worker) and in `guard` (triggers on the users' tables).
+//! The SQL names, arguments and comments are in `sql/`, in files with the stems of the nouns (`guard` and machine_check
+//! are in machine.sql, `doctor` in metrics.sql). `exports.rs` ties their symbols to functions, and so imports every
+//! noun. The server also calls `janitor/worker` (the background worker) and `guard` (triggers on the users' tables).
 //!
 //! A noun imports only nouns listed before it, and shared mechanisms; a shared mechanism imports no noun
 //! (`tests/e2e/layers.rs`). There are two stacks on shard and outbox: key, inbox; and machine, action, cancel, guard.
-//! An action uses key's fingerprints. What watches and sweeps is on top.
+//! An action uses key's fingerprints. The janitor, metrics and doctor are above both stacks.
 //! `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in `pgrx-tests/`; the others are tested
 //! in `tests/e2e/` alone.
 #![allow(
@@ -37,7 +37,8 @@ mod action;
 // Teardowns that reach their terminal state last: refunds, clean-up, the audit.
 mod cancel;
 
-// Triggers that refuse undeclared writes; machine_define and machine_drop, which change guards, leases and teardowns, too.
+// Triggers that refuse undeclared writes; machine_define and machine_drop, which change guards, leases and teardowns,
+// too.
 mod guard;
 
 // The sweeps.
@@ -66,7 +67,7 @@ mod settings;
 mod row;
 mod spi;
 mod table;
-// Who calls, when, and in which life of the database.
+// The caller, the time, and the incarnation of the database.
 mod caller;
 mod clock;
 mod incarnation;

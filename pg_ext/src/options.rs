@@ -1,7 +1,7 @@
 //! The options of the `*_set` functions: a JSON object, read member by member.
 //!
-//! Every member is checked before anything is written; an error names the member, also an unknown one. JSON null resets an
-//! option, so every reader answers None for it. The noun knows the meaning of an option, its default and its column.
+//! Every member is checked before anything is written; an error names the member, also an unknown one. JSON null resets
+//! an option, so every reader answers None for it. The noun knows the meaning of an option, its default and its column.
 
 use crate::call::{Call, characters, shown, varlena};
 use crate::caller;
@@ -12,7 +12,7 @@ use crate::row;
 use crate::spi::{self, Kept, Row, column};
 use pgrx::pg_sys::{Datum, JSONOID, TEXTOID};
 
-// A document that is no object gets one member that no option has.
+// A document that is no object is read as one option with an empty name, which is unknown.
 const MEMBERS: &std::ffi::CStr = c"
     SELECT o.key, pg_catalog.json_typeof(o.value), o.value::pg_catalog.jsonb #>> '{}'
       FROM pg_catalog.json_each(CASE pg_catalog.json_typeof($1) WHEN 'object' THEN $1 ELSE '{\"\": 0}' END) o";
@@ -170,7 +170,7 @@ impl<'a> Member<'a> {
         Error::bad_argument("options", problem, self.hint)
     }
 
-    /// 22023 for its value.
+    /// 22023 for a bad value of this option.
     pub fn bad(&self, problem: &str) -> Error {
         let name = shown(self.name);
         Error::bad_argument(

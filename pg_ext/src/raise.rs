@@ -1,5 +1,5 @@
-//! Raises an [`Error`] as a PostgreSQL error with its own SQLSTATE; pgrx cannot raise a code outside its enum. No value with
-//! a destructor may be alive when `raise` jumps.
+//! Raises an [`Error`] as a PostgreSQL error with its own SQLSTATE; pgrx cannot raise a code outside its enum. No value
+//! with a destructor may be alive when `raise` jumps.
 
 use crate::error::Error;
 use pgrx::pg_sys;

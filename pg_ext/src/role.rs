@@ -1,5 +1,5 @@
-//! role: `grant_role` and `revoke_role`. `sql/role.sql` lists the routines of each kind; this file turns those rows into
-//! grants and remembers them.
+//! role: `grant_role` and `revoke_role`. `sql/role.sql` lists the routines of each kind; this file turns those rows
+//! into grants and remembers them.
 //!
 //! It grants only missing rights and revokes only rights that the kind opened, so rights given by hand stay. A grant is
 //! never part of the extension (see [`OfTheUser`]).
@@ -31,8 +31,8 @@ const TIDY: &CStr = c"
     DELETE FROM once.role_grant g
      WHERE g.incarnation = $1 AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = g.role)";
 
-// The statements that bring the role's rights in line with its remembered kinds: grants of missing routines, and revokes of
-// the routines that only the kind $3 opened.
+// The statements that bring the role's rights in line with its remembered kinds: grants of missing routines, and
+// revokes of the routines that only the kind $3 opened.
 const STATEMENTS: &CStr = c"
     WITH kinds AS (
         SELECT g.kind FROM once.role_grant g JOIN pg_catalog.pg_roles r
@@ -106,15 +106,16 @@ fn change(call: &Call, memory: &'static Kept) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// While an extension's script runs, the server records every GRANT as part of the extension, and pg_dump leaves it out: a
-/// restored database would lack the grants of an upgrade. As long as this value lives, grants are the user's.
+/// While an extension's script runs, the server records every GRANT as part of the extension, and pg_dump leaves it
+/// out: a restored database would lack the grants of an upgrade. As long as this value lives, grants are the user's.
 struct OfTheUser {
     in_script: bool,
 }
 
 impl OfTheUser {
     fn begin() -> OfTheUser {
-        // SAFETY: a variable of this backend, restored by Drop; an error that ends the script sets it to false afterwards.
+        // SAFETY: a variable of this backend, restored by Drop; an error that ends the script sets it to false
+        // afterwards.
         unsafe {
             let in_script = pg_sys::creating_extension;
             pg_sys::creating_extension = false;

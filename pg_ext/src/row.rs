@@ -1,7 +1,7 @@
 //! Result rows: one row of OUT columns, or a set.
 //!
-//! The row type of a function never changes within one version of the library, so each backend builds it once and keeps it
-//! blessed. Asking the catalog for it at every call would cost more than a replay.
+//! The row type of a function never changes within one version of the library, so each backend builds it once and keeps
+//! it blessed. Asking the catalog for it at every call would cost more than a replay.
 
 use crate::call::Call;
 use pgrx::pg_sys::{self, Datum};

@@ -7,13 +7,14 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
 use std::time::Duration;
 
-/// Waits for locks no longer than once.sweep_lock_timeout each.
+/// Runs `work`, which waits for each lock no longer than once.sweep_lock_timeout.
 pub fn with_sweep_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     with_lock_timeout(SWEEP_LOCK_TIMEOUT.get(), work)
 }
 
-/// Waits for locks on whole tables up to the caller's lock_timeout. Without one, up to a second more than deadlock_timeout,
-/// when the server ends an autovacuum that holds the lock. Every writer of the table queues behind such a wait.
+/// Runs `work`, which waits for locks on whole tables up to the caller's lock_timeout. Without one, it waits a second
+/// longer than deadlock_timeout: by then the server ends an autovacuum that holds the lock. Every writer of the table
+/// queues behind such a wait.
 pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: reads two settings, in milliseconds; a lock_timeout of 0 is none.
     let (own, deadlock) = unsafe { (pg_sys::LockTimeout, pg_sys::DeadlockTimeout) };
@@ -41,8 +42,8 @@ static JANITOR_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 static SWEEP_LOCK_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(100);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
-/// The shortest and the longest once.janitor_naptime, in milliseconds. The alert JanitorNotRunning fires ten minutes after
-/// the last pass.
+/// The shortest and the longest once.janitor_naptime, in milliseconds. The alert JanitorNotRunning fires ten minutes
+/// after the last pass.
 const LEAST_NAPTIME: i32 = 10;
 const MOST_NAPTIME: i32 = 300_000;
 
@@ -72,7 +73,7 @@ pub fn retry_after_us() -> i64 {
     i64::from(RETRY_AFTER.get()) * 1_000
 }
 
-/// The retry_after beside a lease: the rest of the lease, at most `most`.
+/// The retry_after while a lease is alive: the rest of the lease, at most `most`.
 pub fn retry_within(lease_left_us: i64, most: i64) -> i64 {
     lease_left_us.min(most).max(LEAST_RETRY_US)
 }
@@ -93,14 +94,14 @@ pub fn janitor_workers() -> usize {
     JANITOR_WORKERS.get().max(1) as usize
 }
 
-/// From the begin of one pass over a database to the next (once.janitor_naptime). At most the longest pause.
+/// The time from the start of one pass over a database to the next (once.janitor_naptime), at most [`longest_pause`].
 pub fn covering_naptime() -> Duration {
     let nap = Duration::from_millis(JANITOR_NAPTIME.get().unsigned_abs().into());
     nap.min(longest_pause())
 }
 
-/// From the begin of one pass over an idle database to the next: half of once.janitor_grace, so that claim states stay
-/// covered, and at most [`MOST_NAPTIME`].
+/// The time from the start of one pass over an idle database to the next: half of once.janitor_grace, so that claim
+/// states stay covered, and at most [`MOST_NAPTIME`].
 pub fn longest_pause() -> Duration {
     let covered = (JANITOR_GRACE.get() / 2).clamp(LEAST_NAPTIME, MOST_NAPTIME);
     Duration::from_millis(covered.unsigned_abs().into())
@@ -126,7 +127,7 @@ pub fn fake_now() -> Result<Option<i64>> {
     }
 }
 
-/// Works under these settings; a failure leaves them to the subtransaction's end.
+/// Runs `work` under these settings. After a failure, the end of the subtransaction resets them.
 pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: the settings are set at a level of their own, which ends below.
     let level = unsafe { pg_sys::NewGUCNestLevel() };
@@ -151,8 +152,8 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
     Ok(result)
 }
 
-/// Works so that statements find rows by index and in its order, whatever the tables were like when their plans were made.
-/// jit is off because before PostgreSQL 18 a plan kind that is off only gets a high cost, high enough to be compiled.
+/// Runs `work` so that its statements read rows by index and in its order, whatever size the tables had when they were
+/// planned. jit is off: before PostgreSQL 18 a disabled kind of plan only gets a high cost, which would start jit.
 pub fn by_index<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     const BY_INDEX: &[(&CStr, &CStr)] = &[
         (c"enable_seqscan", c"off"),

@@ -1,5 +1,5 @@
-//! A subtransaction around work whose failure must not end the caller's transaction: one batch of a sweep, one check of a
-//! definition, one part of doctor or metrics.
+//! A subtransaction around work whose failure must not end the caller's transaction: one batch of a sweep, one check of
+//! a definition, one part of doctor or metrics.
 
 use crate::error::{Error, Kind, Result};
 use crate::settings;
@@ -27,7 +27,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// Of an error of the server.
+    /// The failure for an error of the server.
     pub fn of(caught: &CaughtError) -> Failure {
         let report = report(caught);
         Failure {
@@ -53,9 +53,9 @@ enum Raised {
     Caught(Result<Failure>),
 }
 
-/// Runs `work` in a subtransaction. A failure undoes its writes and is the inner result. An error for the whole transaction
-/// (a cancelled query, a shutdown, a lost race above READ COMMITTED) is the outer result. No pin and no open relation of
-/// `work` may outlive its failure.
+/// Runs `work` in a subtransaction. A failure undoes its writes and is the inner result. An error for the whole
+/// transaction (a cancelled query, a shutdown, a lost race above READ COMMITTED) is the outer result. No pin and no
+/// open relation of `work` may outlive its failure.
 pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
     match inside(work) {
         Ok(value) => Ok(Ok(value)),
@@ -65,7 +65,7 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Resul
     }
 }
 
-/// The same with once.sweep_lock_timeout, for a part of a sweep or a report.
+/// Like [`attempt`], with once.sweep_lock_timeout, for a part of a sweep or a report.
 pub fn attempt_briefly<T>(
     work: impl FnOnce() -> Result<T>,
 ) -> Result<std::result::Result<T, Failure>> {
@@ -104,7 +104,7 @@ fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised>
     ended
 }
 
-/// An error of ours for the whole transaction: raised by an attempt inside this one, or here.
+/// An error of ours that ends the whole transaction: an attempt inside this one raised it, or `work` itself.
 fn stops(kind: Kind) -> bool {
     match kind {
         Kind::Cancelled | Kind::Shutdown => true,
@@ -113,8 +113,9 @@ fn stops(kind: Kind) -> bool {
     }
 }
 
-/// Sorts an error of the server. A trigger may raise any code; only the server's own loop raises a cancellation. The caller
-/// raises it again after the rollback of the subtransaction.
+/// Decides whether an error of the server ends the whole transaction (Err) or only the work (Ok). A trigger may raise
+/// any code, but only the server's own loop raises a real cancellation. After the rollback of the subtransaction the
+/// caller raises an Err again.
 fn sorted(caught: &CaughtError) -> Result<Failure> {
     let report = report(caught);
     // A trigger may call a function of ours, which raises the cancellation again under the library's name.

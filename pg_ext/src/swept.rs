@@ -1,9 +1,9 @@
-//! The result of a sweep task's run, and the table once.janitor: the last run of each task, and of action_release for each
-//! machine.
+//! The result of a sweep task's run, and the table once.janitor: the last run of each task, and of action_release for
+//! each machine.
 //!
-//! A run with nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is shorter), so
-//! that an idle janitor hardly writes and still covers claim states. A run does not wait for another session that records
-//! one: its row would say the same.
+//! A run with nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is shorter),
+//! so that an idle janitor hardly writes and still covers claim states. A run does not wait for another session that
+//! records one: its row would say the same.
 
 use crate::call::from_utf8;
 use crate::caller;
@@ -24,7 +24,7 @@ pub const ACTION_RELEASE: &str = "action_release";
 
 const RUNS: Name = c"janitor";
 
-/// An idle run is written again after this time, or after this part of once.janitor_grace.
+/// An idle run is written again after this time, or after this fraction of once.janitor_grace if that is shorter.
 const STILL_FRESH_US: i64 = 30_000_000;
 const PARTS_OF_GRACE: i64 = 4;
 
@@ -38,7 +38,7 @@ pub struct Swept {
 }
 
 impl Swept {
-    /// Failures of so many rows, with one message.
+    /// Failures of `rows` rows, with one message.
     pub fn failure(rows: usize, reason: &str) -> Swept {
         Swept {
             failed: rows as i64,
@@ -97,8 +97,8 @@ pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()
     Ok(())
 }
 
-/// Records the end of a run of a task for one machine (empty: the whole task); a run without failures is good. Does nothing
-/// while another session records one.
+/// Records the end of a run of a task for one machine (empty: the whole task); a run without failures is good. Does
+/// nothing while another session records one.
 pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
     let table = Table::to_write(RUNS)?;
     let snapshot = Snapshot::latest();
@@ -152,7 +152,7 @@ fn add(run: &mut Row, swept: &Swept, is_good: bool, now: i64, who: &[u8]) {
     run.put_text(Run::ServedBy, Some(who));
 }
 
-/// The stored row says nearly the same.
+/// The stored row is recent and says the same.
 fn is_fresh(run: &Row, who: &[u8], now: i64) -> bool {
     let fresh = STILL_FRESH_US.min(settings::janitor_grace_us() / PARTS_OF_GRACE);
     let last = run.raw(Run::LastEnd).map(|d| d.value() as i64);

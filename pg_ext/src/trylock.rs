@@ -1,9 +1,9 @@
 //! Locks on numbers in a lock space of our own.
 //!
-//! A key's is tried between the last look and the insert, and a session that does not get it knows that another one is
-//! claiming the key. It is released before the function returns, so claiming 200,000 keys in one transaction does not
-//! fill shared memory. Others are kept to the end of the transaction ([`TryLock::keep`]). An error releases all of them
-//! with the (sub)transaction.
+//! A claim tries the lock of its key between the last look and the insert. A session that does not get it knows that
+//! another one is claiming the key. The lock is released before the function returns, so claiming 200,000 keys in one
+//! transaction does not fill shared memory. Other locks are kept to the end of the transaction ([`TryLock::keep`]). An
+//! error releases all of them with the (sub)transaction.
 
 use crate::error::{Error, Result};
 use pgrx::PgSqlErrorCode as Code;
@@ -31,7 +31,7 @@ impl TryLock {
         TryLock::attempt(hash, pg_sys::ExclusiveLock as i32)
     }
 
-    /// Beside other shared holders; None: another session holds it exclusively.
+    /// A shared lock, which other sessions may share; None: another session holds it exclusively.
     pub fn shared(hash: u64) -> Option<TryLock> {
         TryLock::attempt(hash, pg_sys::ShareLock as i32)
     }

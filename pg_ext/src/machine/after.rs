@@ -55,7 +55,7 @@ pub struct MoveMade<'a> {
     pub how: &'static str,
     pub requester: Option<&'a str>,
     pub holder: Option<&'a [u8]>,
-    /// Whose move it is; None: the current role's.
+    /// The role that made the move; None: the current role.
     pub role: Option<&'a [u8]>,
 }
 
@@ -133,13 +133,13 @@ fn order_key(key: &str) -> String {
 }
 
 impl Definition {
-    /// Moves leave something behind, so they are made with their old status known.
+    /// Moves are recorded or emit events, so a move must know its old status.
     pub fn is_followed(&self) -> bool {
         let of_transitions = self.transitions.iter().any(|t| t.emit.is_some());
         of_transitions || self.steps.iter().any(|s| s.emit.is_some()) || self.history_us.is_some()
     }
 
-    /// Of the declared move: a transition, or a step whose requester has no claim state.
+    /// The topic of a declared move: a transition, or a step whose requester has no claim state.
     fn emit_of_transition(&self, made: &MoveMade) -> Option<&str> {
         let is_it =
             |from: &[String], to: &str| to == made.to && from.iter().any(|f| f == made.from);
@@ -157,7 +157,7 @@ impl Definition {
         of_transition.or(of_step)
     }
 
-    /// Of the end of an action that began in this status.
+    /// The topic for the end of an action that began in this status.
     pub fn emit_of_step(&self, step_key: &str, status: &str) -> Option<&str> {
         let is_it = |step: &&Step| step.step_key == step_key && step.status == status;
         self.steps.iter().find(is_it)?.emit.as_deref()
@@ -169,7 +169,7 @@ pub struct Emitting<'a> {
     pub path: String,
     pub from: &'a str,
     pub to: &'a str,
-    /// None: whoever asks.
+    /// None: any requester.
     requester: Option<&'a str>,
     pub emit: Option<&'a str>,
 }
@@ -178,7 +178,7 @@ impl<'a> Emitting<'a> {
     pub fn shares_requester(&self, other: &Emitting) -> bool {
         self.requester.is_none() || other.requester.is_none() || self.requester == other.requester
     }
-    /// Every declared one.
+    /// Every declared move that `transition` makes.
     pub fn all(definition: &'a Definition) -> Vec<Emitting<'a>> {
         let mut all = Vec::new();
         for (i, transition) in definition.transitions.iter().enumerate() {

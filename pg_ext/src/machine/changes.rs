@@ -18,13 +18,13 @@ pub fn watch(stored: &StoredMachine) -> u64 {
     TABLES.add(stored.tables().into_iter().flatten())
 }
 
-/// The same for a table that carries a guard, such as a partition.
+/// Like [`watch`], for a table that carries a guard, such as a partition.
 pub fn watch_guarded(table: Oid) -> u64 {
     TABLES.add([table])
 }
 
-/// Takes the messages of all commits so far, as the first lock of a table does. So a definition that was committed
-/// before counts without a read of its row.
+/// Takes the messages of all commits so far, as the first lock of a table does. So a change of a definition that was
+/// committed before is noticed without a read of its row.
 pub fn accept() {
     // SAFETY: may be called wherever a table could be locked.
     unsafe { pg_sys::AcceptInvalidationMessages() };

@@ -22,8 +22,8 @@ const TABLE: &CStr = c"
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE c.oid = $1";
 
-// A domain's length or precision is in the domain. A NOT NULL that is not valid (18) does not count. A partition key,
-// of this table or of any above or below it, is found by the dependency of its columns on the table.
+// For a domain, the length or precision is that of its base type. A NOT NULL constraint that is not valid (PostgreSQL
+// 18) does not count. The columns of partition keys, of this table and of any above or below it, depend on the table.
 const COLUMNS: &CStr = c"
     WITH RECURSIVE base (number, type, modifier) AS (
         SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
@@ -80,7 +80,7 @@ pub struct DefinedTable {
     columns: Vec<DefinedColumn>,
 }
 
-/// A column; of a domain also its base type.
+/// A column. Where its type is a domain, `base_type` is the type below it.
 pub struct DefinedColumn {
     pub name: String,
     pub base_type: Oid,
@@ -110,7 +110,7 @@ fn of_name(name: &str) -> Result<std::result::Result<Option<Oid>, subxact::Failu
 }
 
 impl DefinedTable {
-    /// The table of that name, locked. None: no usable table, which is a fault if a name is given.
+    /// The table of that name, locked. None: there is no such table, which is a fault if a name is given.
     pub fn named(path: &str, name: &str, faults: &Faults) -> Result<Option<DefinedTable>> {
         let oid = match name {
             "" => return Ok(None),
@@ -129,7 +129,7 @@ impl DefinedTable {
         Ok(table)
     }
 
-    /// Locked; None: it is gone.
+    /// Locks a table and reads it. None: it is gone.
     pub fn read(relation: Oid) -> Result<Option<DefinedTable>> {
         // SAFETY: a lock on what was a relation a moment ago; kept to the end of the transaction.
         unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as i32) };
@@ -151,7 +151,7 @@ impl DefinedTable {
         }))
     }
 
-    /// One fault unless it is an ordinary or partitioned table that outlives the session and has no rules.
+    /// Adds one fault unless it is an ordinary or partitioned table that outlives the session and has no rules.
     pub fn check(&self, path: &str, faults: &Faults) {
         let name = &self.name;
         let problem = match (self.kind, &self.rule) {

@@ -1,7 +1,7 @@
 //! A machine's definition as one tree. `read` makes it of the caller's JSON; it is checked once and then stored.
 //!
-//! The stored form (`once.machine.definition`) is this tree as JSON: predicates have every name qualified, and leases are
-//! in microseconds, too. The tables' names and the owner have columns of their own.
+//! The stored form (`once.machine.definition`) is this tree as JSON: predicates have every name qualified, and leases
+//! are in microseconds, too. The tables' names and the owner have columns of their own.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct Definition {
     pub table: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// Who answers for it: told with what is wrong with it.
+    /// The team or program that answers for the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// How long moves are recorded, as the definition gives it: an interval as text.

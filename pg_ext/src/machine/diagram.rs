@@ -128,7 +128,7 @@ fn arrows(definition: &Definition) -> Vec<Arrow<'_>> {
     arrows
 }
 
-/// A stored predicate as its author wrote it, or nearly so: without the schema of what is the server's own.
+/// A stored predicate nearly as its author wrote it: without the schema pg_catalog.
 fn unqualified(when: &str) -> String {
     let mut text = String::new();
     let mut rest = when;
@@ -154,7 +154,7 @@ fn name_of(definition: &Definition, status: &str) -> String {
 fn is_plain(status: &str) -> bool {
     let mut letters = status.chars();
     let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic());
-    // `s` and digits are the names of the others.
+    // `name_of` makes such names for other statuses.
     let number = status.strip_prefix('s').unwrap_or_default();
     let made = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
     first
@@ -163,7 +163,7 @@ fn is_plain(status: &str) -> bool {
         && !RESERVED.contains(&&*status.to_ascii_lowercase())
 }
 
-/// A label: what has a meaning for mermaid is written as its code.
+/// A label. A character that may have a meaning for mermaid is written as its code.
 fn escaped(text: &str) -> String {
     let mut label = String::with_capacity(text.len());
     for c in text.chars() {

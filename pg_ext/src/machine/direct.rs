@@ -1,9 +1,10 @@
-//! A move on a plain table, made without the executor at half the cost: an UPDATE of status and version of one row, which
-//! is found by the index of its id.
+//! A move on a plain table, made without the executor at half the cost: an UPDATE of status and version of one row,
+//! which is found by the index of its id.
 //!
-//! Invariant: it does exactly what the statement of `transition` would do. It begins only where nothing of the table can
-//! take part (see [`PlainTable::of_machine`]). Where it does not succeed (no such row, another status, a lost race) it has
-//! written nothing, and the statement decides. The machine's guard would let each such move pass, so it is not called.
+//! Invariant: it does exactly what the statement of `transition` would do. It begins only where no trigger, rule or
+//! policy of the table can take part (see [`PlainTable::of_machine`]). Where it does not succeed (no such row, another
+//! status, a lost race) it has written nothing, and the statement decides. The machine's guard would let each such move
+//! pass, so it is not called.
 
 use super::changes;
 use super::definition::Definition;
@@ -45,7 +46,7 @@ struct PlainTable {
     references: bool,
 }
 
-/// What one call moves.
+/// The row that one call moves, and the status that it gets.
 pub struct DirectMove<'a> {
     pub machine: &'a Machine,
     pub id: &'a RowId,
@@ -55,7 +56,7 @@ pub struct DirectMove<'a> {
 
 /// A move that was made.
 pub struct DirectlyMoved {
-    /// Empty where nobody asks for it.
+    /// Empty where moves are not followed.
     pub from: String,
     pub version: Option<Datum>,
 }
@@ -112,7 +113,7 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row.to) else {
             return Ok(None);
         };
-        // With a guard a locked row is left to the statement, whose guard judges after the wait.
+        // If the table has a guard, a locked row is left to the statement: the guard judges after its wait.
         if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != Outcome::Done {
             return Ok(None);
         }
@@ -146,7 +147,7 @@ impl Direct {
     }
 }
 
-/// The guard lets it pass: no claim state, no terminal status left, not the cancelled state.
+/// The guard lets the move pass: no claim state takes part, `from` is not terminal, and `to` is not cancel.to.
 fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
     !definition.is_claim_state(from)
         && !definition.is_claim_state(to)
@@ -155,9 +156,9 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 }
 
 impl PlainTable {
-    /// None: the table is not plain. A plain table is an ordinary heap table, no partition or parent, with a text, varchar
-    /// or enum as status. It has no rules, row security, generated columns or triggers, except this machine's guard and
-    /// those of foreign keys that have neither written column.
+    /// None: the table is not plain. A plain table is an ordinary heap table, no partition or parent, with a text,
+    /// varchar or enum as status. It has no rules, row security, generated columns or triggers, except this machine's
+    /// guard and the triggers of foreign keys over other columns than the written ones.
     fn of_machine(machine: &Machine) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
@@ -238,12 +239,12 @@ fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
 #[derive(Clone, Copy)]
 enum StatusLabels {
     Text,
-    /// Of this enum. A label may be renamed without a relcache message, so each call looks it up.
+    /// A label of this enum. It may be renamed without a relcache message, so each call looks it up.
     Enum(Oid),
 }
 
 impl StatusLabels {
-    /// None: in another way.
+    /// None: the type is not text, varchar or an enum.
     fn of_type(type_oid: Oid) -> Option<StatusLabels> {
         match type_oid {
             pg_sys::TEXTOID | pg_sys::VARCHAROID => Some(StatusLabels::Text),

@@ -1,6 +1,6 @@
 //! The checks of a definition against its own table: columns that exist and have usable types, statuses that the column
-//! can hold, predicates. One function per check. A missing table or column is one fault, and the checks that need it are
-//! left out.
+//! can hold, predicates. One function per check. A missing table or column is one fault, and the checks that need it
+//! are left out.
 
 use super::columns::{DefinedColumn, DefinedTable};
 use super::definition::Definition;
@@ -70,7 +70,7 @@ pub struct NamedColumn<'a> {
 }
 
 impl<'a> NamedColumn<'a> {
-    /// None: the member names none, or one that is not there, which is a fault.
+    /// None: the member names no column, or one that does not exist, which is a fault.
     pub fn find(
         table: &'a DefinedTable,
         path: &'a str,
@@ -150,7 +150,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// A guard before the row sees a generated column as it was, not as it will be.
+    /// The guard is a BEFORE trigger, so it does not see the new value of a generated column.
     pub fn is_seen_by_the_guard(&self) {
         if self.column.computed {
             let name = self.name();
@@ -195,7 +195,7 @@ fn statuses_fit(statuses: &[String], column: &NamedColumn) -> Result<()> {
     Ok(())
 }
 
-/// None: the type stores the text as it is. Else what the type makes of it, or why the type refuses it.
+/// None: the type stores the text as it is. Otherwise: the text that it would store, or why it refuses the text.
 fn misfit(text: &str, type_name: &str) -> Result<Option<String>> {
     let sql = format!("SELECT CAST($1 AS {type_name})::pg_catalog.text");
     let stored = subxact::attempt(|| {

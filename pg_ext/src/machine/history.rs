@@ -17,8 +17,8 @@ use std::ffi::CStr;
 /// The most rows of one call.
 const MOST: i32 = 100_000;
 
-// $1 the bound, $2 machines with a history, $3 the time from which on their moves are kept. A machine that is not there
-// keeps none. Machines are found one after another by the index.
+// $1 the bound, $2 machines with a history, $3 the time from which on their moves are kept. All moves of any other
+// machine are due. The recursive query finds the machines one by one in the index.
 const DUE: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
         (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)
@@ -73,7 +73,7 @@ pub fn machine_history(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Deletes at most `max` moves whose machine keeps them no longer.
+/// Deletes at most `max` moves that are older than the history of their machine.
 pub fn reap(max: i64) -> Result<Swept> {
     let args = arguments(max)?;
     let rows = settings::by_index(|| spi::query_latest(&MOVES_REAPED, &args))?;
@@ -96,7 +96,7 @@ pub fn due(most: i64) -> Result<DueWork> {
     })
 }
 
-/// When the next move of any machine is due; None: there is none.
+/// When the next move of any machine with a history is due; None: there is none.
 pub fn next_due() -> Result<Option<i64>> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();

@@ -1,4 +1,5 @@
-//! machine_get and machine_list: a stored definition as machine_define takes it, with the tables' present names and the leases as given.
+//! machine_get and machine_list: a stored definition as machine_define takes it. The tables have their present names,
+//! and the leases are as given.
 
 use super::definition::Definition;
 use super::stored::{self, MachineCol, StoredMachine};
@@ -10,13 +11,13 @@ use crate::spi::{self, Kept};
 use pgrx::pg_sys::{Datum, NAMEOID, OIDOID};
 use std::ffi::CStr;
 
-// A dropped table is its oid.
+// A dropped table is shown by its oid.
 const TABLE_NAME: &CStr = c"
     SELECT COALESCE((SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
                        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                       WHERE c.oid = $1), $1::text)";
 
-// A dropped owner has its last name.
+// A dropped owner is shown by its last name.
 const OWNER_NAME: &CStr = c"
     SELECT COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $1), $2)::text";
 

@@ -46,7 +46,8 @@ use crate::settings;
 use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
-/// The machine's lock: a claim holds it shared and a change of the definition exclusively, to the end of the transaction.
+/// The machine's lock: a claim holds it shared and a change of the definition exclusively, to the end of the
+/// transaction.
 pub fn lock_of(machine: &str) -> u64 {
     let digest = Sha256::new()
         .chain_update("machine\0")
@@ -63,7 +64,7 @@ pub fn wait_for_claims(machine: &str) -> Result<()> {
     )
 }
 
-/// Lets the definitions of one table follow each other: the next one waits for the end of the first one's transaction.
+/// Makes definitions of one table wait for each other, to the end of the first one's transaction.
 fn wait_for_definitions(table: &columns::DefinedTable) -> Result<()> {
     // No machine's name begins with NUL.
     let lock = lock_of(&format!("\0table {}", table.oid.to_u32()));
@@ -73,7 +74,7 @@ fn wait_for_definitions(table: &columns::DefinedTable) -> Result<()> {
     )
 }
 
-/// Waits for a lock at most lock_timeout, or a second more than deadlock_timeout where that is 0; then raises 55P03.
+/// Waits for a lock at most lock_timeout (if that is 0, a second more than deadlock_timeout), then raises 55P03.
 pub fn wait_bounded(wait: impl FnOnce(), problem: impl FnOnce() -> String) -> Result<()> {
     let late = || {
         Error::new(Kind::LockNotAvailable, problem()).hint(

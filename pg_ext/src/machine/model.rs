@@ -1,8 +1,8 @@
 //! A machine as a backend uses it: its definition fitted to the present tables, and its prepared statements.
 //!
 //! A backend is one thread, so a `thread_local` is enough. Each change of a definition sends a relcache message about
-//! once.machine; then the machine's row is read again, and a new revision is a new definition. After a message about one
-//! of its tables, or about a schema, names and columns are looked up again.
+//! once.machine. Then the machine's row is read again, and a new revision means a new definition. After a message about
+//! one of its tables, or about a schema, names and columns are looked up again.
 
 use super::changes;
 use super::definition::{Definition, Refund};
@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The most statements of one machine; one more (many different patches) drops them all.
+/// The most statements of one machine. If there would be more (many different patches), all are dropped.
 const MOST_PLANS: usize = 300;
 
 thread_local! {
@@ -202,7 +202,7 @@ impl Machine {
         format!("row \"{}\" of machine \"{}\"", id.shown(), self.name())
     }
 
-    /// How errors of a lost race name it.
+    /// How errors of a lost race name the row.
     pub fn any_row(&self) -> String {
         format!("a row of machine \"{}\"", self.name())
     }
@@ -240,7 +240,7 @@ impl Machine {
         self.plan_or(key, types, locks, || Ok(build()))
     }
 
-    /// The same for a statement that may be refused; what was not refused once is not asked again.
+    /// Like [`Machine::plan`], for a statement that `build` may refuse. A kept statement is not built again.
     pub fn plan_or(
         &self,
         key: impl AsRef<[u8]>,
@@ -254,7 +254,7 @@ impl Machine {
         })
     }
 
-    /// A kept way around the statement, if there is one.
+    /// A kept move without a statement, if one is possible.
     pub fn direct(
         &self,
         key: Vec<u8>,
@@ -263,7 +263,7 @@ impl Machine {
         kept(&self.directs, &key, || Ok(build()?.map(Rc::new)))
     }
 
-    /// The parts of every statement: `{table}`, `{id}`, `{status}`, `{version}` and `{flag}` as values.
+    /// The parts of every statement: `{table}`, and the expressions `{id}`, `{status}`, `{version}` and `{flag}`.
     pub fn parts(&self) -> Parts {
         let column = |c: &Option<Column>, without: &str| {
             c.as_ref()
@@ -278,7 +278,7 @@ impl Machine {
         }
     }
 
-    /// `, "version" = t."version" + 1` where there is one.
+    /// `, "version" = t."version" + 1` where the machine has a version.
     pub fn next_version(&self) -> String {
         self.shape.version.as_ref().map_or(String::new(), |v| {
             format!(", {0} = t.{0} OPERATOR(pg_catalog.+) 1", v.name)
@@ -315,7 +315,7 @@ fn unfit(machine: &str, detail: &str, hint: &str) -> Error {
         .hint(hint)
 }
 
-/// What is kept under a key; made where nothing is.
+/// The value that is kept under a key. `build` makes it where there is none.
 fn kept<T: Clone>(
     all: &RefCell<HashMap<Vec<u8>, T>>,
     key: &[u8],

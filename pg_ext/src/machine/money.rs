@@ -1,5 +1,5 @@
-//! The checks of `refund` against the tables of its items and wallets: keys, the columns that join the tables, the marker,
-//! and types that hold every amount exactly.
+//! The checks of `refund` against the tables of its items and wallets: keys, the columns that join the tables, the
+//! marker, and types that hold every amount exactly.
 
 use super::columns::{DefinedColumn, DefinedTable};
 use super::definition::Refund;
@@ -41,7 +41,7 @@ pub fn check_refund(
     Ok(())
 }
 
-/// One statement changes the items and the wallet, and locks them after the row.
+/// The tables differ, because one statement changes the items and the wallet, and locks them after the row.
 fn tables_are_three(tables: &DefinedTables, faults: &Faults) {
     let oid = |table: &Option<DefinedTable>| table.as_ref().map(|table| table.oid);
     let [machine, items, wallet] = [&tables.machine, &tables.items, &tables.wallet].map(oid);
@@ -57,7 +57,7 @@ fn tables_are_three(tables: &DefinedTables, faults: &Faults) {
     }
 }
 
-/// `id` is the machine's.
+/// Checks the items' table; `id` is the machine's id column.
 fn of_items(
     refund: &mut Refund,
     items: &DefinedTable,
@@ -135,7 +135,7 @@ fn of_wallet(
     }
 }
 
-/// A column that holds another table's keys has a type of the same kind: integers, texts, or uuid.
+/// A column that holds another table's keys must have a type of the same kind: integer, text or uuid.
 fn names_a_row(names: &NamedColumn, key: &str, of: Option<&DefinedColumn>) {
     let Some(wanted) = of.filter(|of| of.family().is_some()) else {
         return;
@@ -200,12 +200,12 @@ fn are_equal(marked: &str, undecided: &str, marker: &DefinedColumn) -> Result<bo
     Ok(ask_marker(&sql, &[marked, undecided], marker)?.unwrap_or(false))
 }
 
-/// The marker's value equals this one, as its type compares.
+/// The condition that the marker's value equals this one by the comparison of its type.
 fn same(value: &str) -> String {
     format!("ROW(v.m)::pg_catalog.record OPERATOR(pg_catalog.=) ROW({value})::pg_catalog.record")
 }
 
-/// A condition over `v.m`, the first value as the marker's type.
+/// Evaluates a condition over `v.m`, which is the first value cast to the marker's type.
 fn ask_marker(
     condition: &str,
     values: &[&str],
@@ -226,7 +226,7 @@ fn ask_marker(
     })
 }
 
-/// Amounts and balances are counted exactly.
+/// Amounts and balances have an exact type.
 fn is_exact_money(column: &NamedColumn) {
     if digits(column.column).is_none() {
         column.has_type("amounts and balances are integer or numeric");
@@ -262,7 +262,7 @@ fn digits(column: &DefinedColumn) -> Option<Digits> {
 pub struct Digits {
     before_point: i32,
     after_point: i32,
-    /// Holds not every number of so many digits, but every one with a digit less.
+    /// An integer type holds all numbers with fewer digits than `before_point`, but not all with as many.
     is_integer: bool,
 }
 

@@ -13,8 +13,8 @@ pub struct Move<'a> {
     pub when: Option<&'a str>,
 }
 
-/// Every declared move to `to`: transitions, and steps whose requester has no claim state. With `Requester::Any` each such
-/// step counts, as for a plain UPDATE under the guard.
+/// Every declared move to `to`: transitions, and steps whose requester has no claim state. With `Requester::Any` each
+/// such step counts, as for a plain UPDATE under the guard.
 pub fn moves_to<'a>(
     definition: &'a Definition,
     to: &'a str,
@@ -54,7 +54,7 @@ pub enum Requester<'a> {
     Any,
 }
 
-/// The condition of a row of alias t for one of the moves.
+/// The SQL condition that a row of alias t may make one of the moves.
 pub fn condition(status: &str, moves: &[Move]) -> String {
     let each: Vec<_> = moves
         .iter()

@@ -90,7 +90,7 @@ fn bad(problem: String) -> Error {
     Error::bad_argument("patch", problem, HINT)
 }
 
-/// The names of an object's members; the values are passed over.
+/// The names of an object's members; the values are skipped.
 struct MemberNames(Vec<String>);
 
 impl<'de> serde::Deserialize<'de> for MemberNames {

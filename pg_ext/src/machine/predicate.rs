@@ -1,9 +1,10 @@
 //! A `when`: a predicate over one row's own columns, as in a CHECK constraint.
 //!
 //! The server's own parser reads it once, when the machine is defined. It is kept as the text that the server makes of
-//! the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written out, and each literal means the
-//! same under every setting. So a statement that contains the text between parentheses means the same for every caller.
-//! Refused is what is not immutable, and a comparison whose operator has no name in the text, unless that is the server's.
+//! the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written out, and each literal means
+//! the same under every setting. So a statement that contains the text between parentheses means the same for every
+//! caller. A predicate is refused if it is not immutable, or if it contains a comparison that does not name its
+//! operator (see `unnamed`).
 
 use super::faults::quoted;
 use super::qualify;
@@ -35,7 +36,7 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"standard_conforming_strings", c"on"),
 ];
 
-/// Readings after which the server must write a text as it read it.
+/// After at most this many readings the server must write a text as it read it.
 const READINGS: usize = 5;
 
 /// Reads a predicate over the columns of a locked table. The inner error says why it is refused.
@@ -177,21 +178,22 @@ fn analysed(open: &Opened, source: &CStr) -> Result<*mut Node> {
     }
 }
 
-/// The first part of an expression that `visit` keeps.
+/// The part of an expression that `visit` finds.
 ///
 /// SAFETY: `visit` takes a `*mut *mut Node` as its context.
 unsafe fn first(expression: *mut Node, visit: Visit) -> Option<*mut Node> {
     let mut found: *mut Node = std::ptr::null_mut();
     let context = (&raw mut found).cast();
-    // SAFETY: a complete tree. `visit` is called as the server calls it: what it raises (a tree that is too deep) has to
-    // be caught as the server's.
+    // SAFETY: a complete tree. `visit` is called as the server calls it, so its errors (such as a tree that is too
+    // deep) are caught like the server's.
     unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| visit(expression, context)) };
     (!found.is_null()).then_some(found)
 }
 
 type Visit = unsafe extern "C-unwind" fn(*mut Node, *mut c_void) -> bool;
 
-/// Keeps a comparison whose operator has no place in its text, unless the operator is the server's own `=`.
+/// Finds a comparison that does not name its operator: CASE with an operand, or an IS DISTINCT FROM or NULLIF that does
+/// not use the server's own `=`.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn unnamed(node: *mut Node, found: *mut c_void) -> bool {
     if node.is_null() {
@@ -214,7 +216,7 @@ unsafe extern "C-unwind" fn unnamed(node: *mut Node, found: *mut c_void) -> bool
     }
 }
 
-/// Keeps the smallest part that is not immutable.
+/// Finds the smallest part that is not immutable.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn mutable(node: *mut Node, found: *mut c_void) -> bool {
     // SAFETY: null or a node of a complete tree; the context is the one that `first` gave.
@@ -293,8 +295,8 @@ impl Opened {
     }
 
     fn ensure_immutable(&self, expression: *mut Node) -> Result<()> {
-        // SAFETY: a complete tree; the planner makes one of its own, in which default arguments stand. The visitor's
-        // context is the one that `first` gives.
+        // SAFETY: a complete tree; the planner makes a copy and fills in default arguments. The visitor's context is
+        // the one that `first` gives.
         let part = unsafe {
             first(expression, mutable).or_else(|| {
                 first(
@@ -312,8 +314,8 @@ impl Opened {
         }
     }
 
-    /// The text that is kept: the server writes it as it reads it, and its qualified form means the same. The server's
-    /// first text may need a second reading for that.
+    /// The text that is kept. When the server reads the text or its qualified form, it writes the same text again. Its
+    /// first text may need more than one reading for that.
     fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {

@@ -2,8 +2,8 @@
 //!
 //! The server writes a name bare where its search_path finds it, and pg_catalog is always searched. But a session may
 //! put another schema before pg_catalog, or a temporary one. So the text is parsed once more: each bare operator,
-//! function, type or collation that the grammar sees gets `pg_catalog.`. A literal with a backslash becomes E'...', which
-//! does not depend on standard_conforming_strings.
+//! function, type or collation that the grammar sees gets `pg_catalog.`. A literal with a backslash becomes E'...',
+//! which does not depend on standard_conforming_strings.
 //!
 //! IS DISTINCT FROM and NULLIF have no place for a name; `predicate.rs` allows them with the server's own `=` only.
 
@@ -30,7 +30,7 @@ pub fn qualified(text: &CStr) -> Result<Vec<u8>> {
     let context = (&raw mut found).cast();
     // SAFETY: the text ends with NUL; the tree lives in the current memory context, and the walker hands
     // each of its nodes to `visit` with the context that it is given here. `visit` is called as the server
-    // calls it: what it raises (a tree that is too deep) has to be caught as the server's.
+    // calls it, so its errors (such as a tree that is too deep) are caught like the server's.
     unsafe {
         let mode = pg_sys::RawParseMode::RAW_PARSE_PLPGSQL_EXPR;
         let tree = pg_sys::raw_parser(text.as_ptr(), mode);
@@ -75,7 +75,7 @@ impl Found<'_> {
     }
 }
 
-/// Notes the edits that a node needs, then visits its children. Goes on to the end (false).
+/// Notes the edits that a node needs, then visits its children. Returns false, which continues the walk.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn visit(node: *mut Node, context: *mut c_void) -> bool {
     if node.is_null() {

@@ -43,7 +43,7 @@ impl Relation {
         })
     }
 
-    /// No other table has its name, and it was not dropped.
+    /// The table is there and still has this name.
     pub fn is_still_named(&self) -> bool {
         Relation::of(self.oid).as_ref() == Some(self)
     }
@@ -55,7 +55,7 @@ impl Relation {
 
     /// Policies of the table count for the current user.
     pub fn has_policies(&self) -> bool {
-        // SAFETY: looks into the system caches; raises nothing when told so.
+        // SAFETY: looks into the system caches; the last argument makes it raise no error.
         let found = unsafe { pg_sys::check_enable_rls(self.oid, pg_sys::InvalidOid, true) };
         found == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
     }
@@ -84,8 +84,8 @@ impl Relation {
 
     /// Locks the tables below a locked table; returns them and the table itself.
     fn all_below(&self, mode: u32) -> Vec<pg_sys::Oid> {
-        // SAFETY: looks into the system cache, where the table may be gone by now; then locks what pg_inherits lists, and
-        // makes a list of it, of as many oids as its length says.
+        // SAFETY: looks into the system cache, where the table may be gone by now; then locks the tables that
+        // pg_inherits lists, and makes a list of their oids, as long as its length says.
         unsafe {
             if pg_sys::get_rel_relkind(self.oid) == 0 || !pg_sys::has_subclass(self.oid) {
                 return Vec::new();
@@ -113,7 +113,7 @@ impl Relation {
         }
     }
 
-    /// The same, after locking the table and the tables below it.
+    /// Like [`Relation::owner`], after locking the table and the tables below it.
     pub fn locked_owner(&self, mode: u32) -> Option<pg_sys::Oid> {
         self.lock_with_all_below(mode);
         self.owner()

@@ -1,12 +1,12 @@
-//! The checks that need no table: the six rules of claim states, and the moves between statuses. One function per check;
-//! of two checks that find the same mistake the more precise one reports it.
+//! The checks that need no table: the six rules of claim states, and the moves between statuses. One function per
+//! check; of two checks that find the same mistake the more precise one reports it.
 
 use super::after::Emitting;
 use super::definition::{ANYBODY, Definition, Step};
 use super::faults::{Faults, element, member, quoted};
 use std::collections::{HashMap, HashSet};
 
-/// Runs them all.
+/// Runs all checks.
 pub fn check_rules(definition: &Definition, faults: &Faults) {
     let claims = claims(definition);
     let mut claimed = HashMap::new();
@@ -155,7 +155,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Every status that is named anywhere is in status_types; of claim states this is rule 2.
+    /// Every status that is named anywhere is in status_types; for claim states this is rule 2.
     fn statuses_are_declared(&self) {
         let all = not_empty(&self.definition.status_types);
         if all.is_empty() {
@@ -199,7 +199,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A row in a claim state goes on from there.
+    /// A row in a claim state must be able to leave it.
     fn claim_states_are_not_terminal(&self) {
         for mention in &self.mentions {
             if matches!(mention.place, Place::Terminal) {
@@ -226,7 +226,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A step begins where a row waits; its own claim states are rule 4's.
+    /// A step begins in a status where a row waits, so not in a claim state. Rule 4 reports the step's own ones.
     fn claim_states_are_no_step_status(&self) {
         for mention in &self.mentions {
             if let Place::StepStatus(step) = mention.place
@@ -269,7 +269,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Success leads out of the lease; into the claim's own claim state it is rule 5's.
+    /// Success leads out of the lease, so not into a claim state. Rule 5 reports the claim's own one.
     fn claim_states_are_no_success(&self) {
         for mention in &self.mentions {
             let Place::Success(step, requester) = mention.place else {
@@ -287,8 +287,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A row that a sweep reverts can be claimed again: revert_to is neither terminal nor a claim state (its own
-    /// is rule 3's).
+    /// A row that a sweep reverts can be claimed again: revert_to is neither terminal nor a claim state. (Rule 3
+    /// reports the claim's own one.)
     fn reverts_lead_to_a_status_that_waits(&self) {
         for claim in self.claims {
             let revert = quoted(claim.revert);
@@ -323,7 +323,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A move that `transition` makes is known by its statuses and its requester; so its declarations emit the same.
+    /// A move that `transition` makes is known by its statuses and its requester. So two declarations of one move must
+    /// emit to the same topic.
     fn one_move_emits_one_topic(&self) {
         let mut seen: HashMap<_, Vec<Emitting>> = HashMap::new();
         for emitting in Emitting::all(self.definition) {

@@ -1,5 +1,5 @@
-//! A definition fitted to its tables: every table and column that it names in the present catalog, or a line for each one
-//! that is gone or unusable.
+//! A definition fitted to its tables: every table and column that it names in the present catalog, or a line for each
+//! one that is gone or unusable.
 
 use super::definition::{Definition, Refund};
 use super::faults::Faults;
@@ -51,7 +51,7 @@ impl MachineShape {
     }
 }
 
-/// Looks up all names of the definition; or a line for each that does not fit.
+/// Looks up all names of the definition. The error has a line for each name that does not fit.
 pub fn fit_to_tables(
     definition: &Definition,
     tables: [Option<Oid>; 3],
@@ -64,10 +64,10 @@ pub fn fit_to_tables(
     }
 }
 
-/// Whether a column may be of a type; of a domain the type below it.
+/// Whether a column may have a type; for a domain it gets the type below it.
 type Usable = fn(Oid) -> bool;
 
-/// Names the members that do not fit.
+/// Collects the members that do not fit.
 struct Fitting(Faults);
 
 impl Fitting {
@@ -133,7 +133,7 @@ impl Fitting {
         })
     }
 
-    /// The types may have changed since. A balance that rounds an amount loses money.
+    /// The balance must hold every amount: the types may have changed, and a balance that rounds an amount loses money.
     fn holds(&self, balance: &Column, amount: &Column) {
         let digits = |column: &Column| Digits::of_type(column.base_type, column.modifier);
         if let (Some(to), Some(from)) = (digits(balance), digits(amount))

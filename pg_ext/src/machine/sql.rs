@@ -1,7 +1,7 @@
-//! Builds statements of a definition's identifiers and literals, always quoted. A caller's arguments are parameters and
-//! never come here.
+//! Builds statements from a definition's identifiers and literals, always quoted. A caller's arguments are parameters
+//! and never become text here.
 
-/// A statement from a template: `{name}` stands for the text given for it.
+/// Makes a statement from a template: replaces each `{name}` by the text given for it.
 pub fn fill(template: &str, parts: &[(&str, &str)]) -> String {
     let mut sql = String::with_capacity(template.len() * 2);
     let mut rest = template;
@@ -36,7 +36,7 @@ pub fn texts<'a>(values: impl IntoIterator<Item = &'a str>) -> String {
     format!("ARRAY[{}]::pg_catalog.text[]", literals.join(", "))
 }
 
-/// The column's text is one of these, compared as bytes.
+/// The condition that the column's text is one of these, compared as bytes.
 pub fn is_any<'a>(column: &str, values: impl IntoIterator<Item = &'a str>) -> String {
     format!(
         "({column}::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) ANY ({})",

@@ -29,8 +29,8 @@ pub enum MachineCol {
     Definition,
 }
 
-// The tables of machine $1 that were renamed since it was defined: the name then, the name now, and whether another table
-// has the name of then.
+// The tables of machine $1 that were renamed since it was defined: the old name, the present name, and whether another
+// table has the old name.
 const RENAMED: &CStr = c"
     SELECT n.name, pg_catalog.format('%I.%I', s.nspname, c.relname),
            EXISTS (SELECT FROM pg_catalog.pg_class o JOIN pg_catalog.pg_namespace p ON p.oid = o.relnamespace
@@ -50,7 +50,7 @@ static RENAMED_TABLES: Kept = Kept::new(RENAMED, &[TEXTOID]);
 pub struct RenamedTable {
     pub name_then: String,
     pub name_now: String,
-    /// Another table has its name of then.
+    /// Another table has the old name now.
     pub is_swapped: bool,
 }
 

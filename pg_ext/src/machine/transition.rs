@@ -1,6 +1,6 @@
-//! `transition`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the
-//! row could be moved by then, it is locked and the UPDATE is retried once. Where a move leaves something behind, the row is
-//! locked first, for its old status. `direct.rs` moves a plain table's row.
+//! `transition`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the row could be moved
+//! by then, it is locked and the UPDATE is retried once. Where moves are recorded or emit events, the row is locked
+//! first, to read its old status. A row of a plain table is moved without these statements (`direct.rs`).
 
 use super::after::MoveMade;
 use super::direct::{self, Direct};
@@ -27,7 +27,8 @@ const MOVE: &str = "
 
 const AT_VERSION: &str = "AND {version} OPERATOR(pg_catalog.=) $2";
 
-/// $1 id, $2 version (NULL: any). Whether it may move; status, version and flag; whether the status and the version fit.
+/// $1 id, $2 version (NULL: any). Returns whether the row may move, its status, version and flag, whether its status
+/// and its version fit, and its id.
 const LOOK: &str = "
     SELECT {moves} IS TRUE AND NOT {flag}
            AND ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2),
@@ -196,7 +197,7 @@ impl MoveWish<'_> {
         Err(machine.kept_back(id))
     }
 
-    /// The guard does not record what is recorded here.
+    /// A permit for this move, so that the guard does not record it a second time.
     pub fn permit<'i>(
         &self,
         machine: &Machine,
@@ -278,7 +279,7 @@ pub fn fill_move(
     )
 }
 
-/// ON002 where a trigger of the table made another status of it.
+/// ON002 where a trigger of the table changed the new status.
 pub fn ensure_moved(
     machine: &Machine,
     id: &RowId,

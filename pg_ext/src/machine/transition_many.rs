@@ -57,7 +57,7 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
                 wish.follow(&machine, id, &shown(from.map(varlena).unwrap_or_default()))?;
                 moved_answer(column(row, 1), column(row, 2))
             }
-            // A row that was inserted later does not count.
+            // A row that was inserted after the lock does not count.
             None if writable && !locked.contains_key(id.text.as_slice()) => {
                 ensure_updatable(&machine, id)?;
                 stayed(None, None, b"not_found")

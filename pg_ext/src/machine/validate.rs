@@ -1,8 +1,8 @@
-//! Makes the stored definition of the caller's, or finds all its faults.
+//! Makes the stored definition from the caller's, or finds all its faults.
 //!
-//! No check stops another: a missing or wrong member is one fault, and only the checks that need it are left out. `read`
-//! makes the tree, `rules` compares its members, `fit` and `money` compare it with the tables and replace each predicate
-//! by its stored form.
+//! No check stops another: a missing or wrong member is one fault, and only the checks that need it are left out.
+//! `read` makes the tree, `rules` compares its members, `fit` and `money` compare it with the tables and replace each
+//! predicate by its stored form.
 
 use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;
@@ -26,8 +26,8 @@ pub struct Valid {
     pub owner: Option<Datum>,
 }
 
-/// Checks a definition; `faults` has those of reading it. 42501 unless the caller owns the table and is a member of the
-/// owner.
+/// Checks a definition; `faults` has the faults found while reading it. 42501 unless the caller owns the table and is a
+/// member of the owner.
 pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let owner = owner(&definition, &faults)?;
     let named = |path, name: &str| DefinedTable::named(path, name, &faults);
@@ -107,7 +107,7 @@ fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
     Ok(role)
 }
 
-/// The topics of `emit` are there. 42501 where one has an owner whose rights the caller lacks: moves do not ask again.
+/// The topics of `emit` exist. 42501 where the caller is no member of a topic's owner: moves do not check it again.
 fn topics(definition: &Definition, faults: &Faults) -> Result<()> {
     let of_transitions = (definition.transitions.iter().enumerate())
         .map(|(i, t)| (member(&element("transitions", i), "emit"), &t.emit));

@@ -1,8 +1,8 @@
-//! The backlog of each subscriber: how old its oldest event is that is not acked, and how many there are.
+//! The backlog of each subscriber: the age of its oldest event that is not acked, and the number of such events.
 //!
-//! Such events are in the log behind a lane's cursor, in batches that are out, and in once.retry. All of them are stored in
-//! the log, too, so a subscriber of a topic without stored events costs one probe. Delayed events are left out of the
-//! lag until they are due and count from then; dead ones are counted apart.
+//! Such events are in the log behind a lane's cursor, in batches that are out, and in once.retry. All of them have a
+//! row in a table of events, so a subscriber of a topic without stored events costs one probe. Delayed events are left
+//! out of the lag until they are due and count from then; dead ones are counted apart.
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -21,13 +21,13 @@ use crate::outbox::window::{self, Window};
 use crate::table::{ScanKey, Snapshot, Step, Table};
 use std::collections::BTreeSet;
 
-/// Events of a lane that are counted one by one.
+/// The most events of a lane that are counted one by one.
 const EXACT: usize = 64;
-/// Rows of once.retry of a subscriber that are read, and those of them whose events are looked up.
+/// The most rows of once.retry that are read for a subscriber, and the most events that are looked up for these.
 const RETRIES: usize = 10_000;
 const LOOKUPS: usize = 1_000;
 
-/// What one call reads for every subscriber.
+/// The state that one call reads for all subscribers.
 pub struct BacklogLook {
     seen: Seen,
     snapshot: Snapshot,
@@ -117,7 +117,7 @@ impl BacklogLook {
         Ok(backlog)
     }
 
-    /// Events that the lane's cursor has not passed.
+    /// Counts the events that the lane's cursor has not passed.
     fn log(&self, topic: i32, lane: i32, window: Window, backlog: &mut Backlog) -> Result<()> {
         let mut window = window;
         let (mut read, mut last_id) = (0, 0);
@@ -162,7 +162,7 @@ impl BacklogLook {
         Ok(())
     }
 
-    /// Events that a batch still holds and that have no row in once.retry.
+    /// Counts the events that a batch still holds and that have no row in once.retry.
     fn batch(&self, subscriber: &Subscriber, batch: &Batch, backlog: &mut Backlog) -> Result<()> {
         let is_redelivered = batch.is_redelivered();
         let mut first: Option<i64> = None;
@@ -188,7 +188,8 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Events that go one by one. Ids grow with time: behind the first event in emission order none is older.
+    /// Counts the rows of once.retry. Ids grow with time: after the first row that waits since its event was emitted,
+    /// no row waits for longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;

@@ -9,7 +9,7 @@ use crate::spi::{self, Kept, column, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// Dead letters of a subscriber that are counted one by one.
+/// The most dead letters of a subscriber that are counted one by one.
 pub const MOST: i64 = 2_000;
 
 // $1 now, $2 the bound.
@@ -38,7 +38,7 @@ pub struct DeadLetters {
     pub first: Option<Datum>,
 }
 
-/// Of every subscriber.
+/// Counts the dead letters of every subscriber.
 pub fn count() -> Result<Vec<DeadLetters>> {
     let args = [clock::now_us()?, MOST].map(|n| Some(Datum::from(n)));
     let rows = settings::by_index(|| spi::query(&OF_SUBSCRIBERS, &args))?;

@@ -1,5 +1,5 @@
-//! How many events of a lane are stored behind an event id, without reading them all: reads some rows at some places of
-//! the index range and takes the rest to be as dense.
+//! Estimates how many events of a lane are stored behind an event id. Reads some rows at some places of the index range
+//! and assumes that the rest is as dense.
 
 use crate::error::Result;
 use crate::outbox::event::{self, Col, Home};
@@ -39,7 +39,7 @@ impl LaneRange<'_> {
         Ok(rows)
     }
 
-    /// Events with an id above `from`, up to `to`. The last row that is read shows how far the others reach.
+    /// Events with an id above `from`, up to `to`. The id of the last row that is read gives the density.
     fn estimate_part(&self, from: i64, to: i64, snapshot: &Snapshot) -> Result<f64> {
         let keys = &mut self.keys(from, to);
         let mut scan = self.table.scan(self.home.position, keys, snapshot)?;

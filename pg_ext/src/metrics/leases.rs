@@ -1,8 +1,8 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
-//! Overdue keys are among the pending ones, which key_abandon marks (key/abandon.rs). Keys in their first lease only count as
-//! alive: no index separates them from finished keys, because that would cost every completion its HOT update. So a bounded
-//! number of keys is read, and pg_once_leases_complete says whether that was all.
+//! Overdue keys are among the pending ones, which key_abandon marks (key/abandon.rs). Keys in their first lease count
+//! as alive only. No index separates them from finished keys, because that would cost every completion its HOT update.
+//! So a bounded number of keys is read, and pg_once_leases_complete says whether that was all.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -16,7 +16,8 @@ use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, Snapshot, Step, Table};
 
-/// Index entries that one call reads, its scopes, and the least number of entries for each scope.
+/// The most index entries (of pending keys, of others) and scopes that one call reads, and the least entries for each
+/// scope.
 const LOOKS: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_LOOKS_AT_SCOPE: usize = 8;
@@ -36,7 +37,7 @@ pub struct KeyLeases {
     pub parked: u64,
     pub oldest_us: i64,
     pub cut_short: bool,
-    /// Scope and key of the first whose lease ends later than max_lease_life from now.
+    /// Scopes and keys of the first keys whose lease ends later than max_lease_life from now.
     pub too_long: Vec<(String, String)>,
 }
 
@@ -78,7 +79,7 @@ pub fn keys(sheet: &Sheet) -> Result<()> {
 }
 
 impl KeyLeases {
-    /// Up to the bounds.
+    /// Counts the keys, up to the bounds.
     pub fn count() -> Result<KeyLeases> {
         let mut keys = KeyLeases::default();
         let table = Table::to_read(record::TABLE)?;
@@ -109,7 +110,7 @@ impl KeyLeases {
         Ok(keys)
     }
 
-    /// Of the pending keys the oldest, of those in their first lease the newest.
+    /// Reads pending keys, the oldest first, or keys in their first lease, the newest first.
     fn look_at_lane(
         &mut self,
         scope: &[u8],
@@ -170,13 +171,13 @@ pub struct ActionLeases {
     /// Overdue leases that a sweep could not revert.
     pub deferred: u64,
     pub oldest_us: i64,
-    /// What the sweep said of one of them.
+    /// The sweep's note on one of them.
     pub note: Option<String>,
     pub cut_short: bool,
 }
 
 impl ActionLeases {
-    /// At most `most` leases of a machine, those that a sweep would look at first.
+    /// Counts about `most` leases of a machine, in the order in which a sweep looks at them.
     pub fn count(machine: &[u8], most: usize) -> Result<ActionLeases> {
         let mut actions = ActionLeases::default();
         let table = Table::to_read(crate::action::lease::TABLE)?;

@@ -1,9 +1,9 @@
 //! `metrics`: numbers for an exporter that calls it every few seconds.
 //!
-//! Invariant: a call reads no history. It reads the end of an index, a bounded number of index entries, or one probe for
-//! each lane; a count that would go on stops at a bound or is estimated, and its help says so. It waits for a lock no
-//! longer than once.sweep_lock_timeout, leaves out the part that is locked, and a row says so. It writes nothing and asks
-//! for no owner: it shows numbers and names, no payload, and no label is a scope.
+//! Invariant: a call reads no history. It reads the end of an index, a bounded number of index entries, or one probe
+//! for each lane; a larger count stops at a bound or is estimated, and its help says so. It waits for a lock no longer
+//! than once.sweep_lock_timeout. Then it leaves out that part, and a row says so. It writes nothing and checks no
+//! owner: it shows numbers and names, no payload, and no label is a scope.
 
 mod backlog;
 pub mod dead;
@@ -45,7 +45,7 @@ impl Sheet {
     }
 }
 
-/// Index entries that a look for so many rows may read: an old snapshot keeps entries of rows that are gone.
+/// Index entries that a look for `rows` rows may read: an old snapshot keeps entries of rows that are gone.
 fn entries_for(rows: usize) -> usize {
     const EACH: usize = 3;
     rows.saturating_mul(EACH)
@@ -96,7 +96,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// No rows without shared memory: a replay writes nothing that could be counted later.
+/// Without shared memory there are no rows: a replay writes nothing that could be counted later.
 fn claims(sheet: &Sheet) -> Result<()> {
     let Some((totals, lately)) = counters::claims() else {
         return Ok(());

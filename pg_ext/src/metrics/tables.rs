@@ -1,4 +1,4 @@
-//! What stands in small tables and catalogs: the sweeps' record, and the size of the extension's tables.
+//! Numbers from small tables and catalogs: the sweeps' record, and the size of the extension's tables.
 
 use super::Sheet;
 use crate::clock;

@@ -18,7 +18,7 @@ pub fn failed(sub: &Subscriber, event: HeldEvent, retry_at: Option<i64>, now: i6
     }
 }
 
-/// When the retry after the nth failure is due: `min(cap, base * 2^(n-1))`, times 0.5 to 1, from now.
+/// When the retry after the nth failure is due: now + `min(cap, base * 2^(n-1))` * a random number from 0.5 to 1.
 fn next_retry_at(sub: &Subscriber, failures: i32, now: i64) -> i64 {
     let doublings = failures.saturating_sub(1).clamp(0, 63);
     let longest = (i128::from(sub.base_us) << doublings).min(sub.cap_us.into());

@@ -46,7 +46,7 @@ impl Part {
         Part::last_in(&Table::to_read(TABLE)?, subscriber, lane, snapshot)
     }
 
-    /// The same, in the open table.
+    /// Like [`Part::last`], in a table that is open already.
     pub fn last_in(
         table: &Table,
         subscriber: i32,
@@ -65,7 +65,7 @@ impl Part {
         self.i32(Col::Lane)
     }
 
-    /// Batches of its lane that may be out: earlier ones that were, and its own.
+    /// Tokens of the lane's batches that may be out: the earlier ones that were out when it was taken, and its own.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {
@@ -137,7 +137,7 @@ impl Batch {
         }
     }
 
-    /// Locks the head, as every write to the batch does first. Changed: find the batch again.
+    /// Locks the head, as every write to the batch does first. On `Changed` the caller finds the batch again.
     pub fn lock(&self, wait: Wait) -> Result<Outcome> {
         let table = Table::to_write(TABLE)?;
         table.lock(self.place()?, &Snapshot::latest(), wait)
@@ -199,7 +199,7 @@ impl Batch {
     }
 }
 
-/// ON001: the token is no lease on these events, or not any more.
+/// ON001: the token never held these events, or does not hold them any more.
 pub fn lost(subscriber: &Subscriber, token: i64, events: &[i64]) -> Error {
     let lost = Error::new(
         Kind::LeaseLost,

@@ -159,7 +159,7 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     let max = call.limit(2, "max", MOST)?;
     let named = call.opt_i64s(3, "event_ids")?;
     spi::query_latest(&HELD, &[Some(Datum::from(subscriber.topic.id))])?;
-    // Both as they are under the lock.
+    // The topic and the subscriber as they are under the lock.
     let subscriber = Subscriber::named_in(call)?;
     let mut args = vec![
         Some(Datum::from(subscriber.id)),
@@ -176,7 +176,7 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     redrive(&subscriber, &found).map(Datum::from)
 }
 
-/// What died up to then is over, whether a sweep has removed it or not.
+/// Dead letters of this time or earlier have expired, even if no sweep has removed them yet.
 fn kept_since(subscriber: &Subscriber) -> Result<i64> {
     let now = clock::now_us()?;
     Ok(subscriber
@@ -200,7 +200,7 @@ pub fn outbox_discard(call: &Call) -> Result<Datum> {
     Ok(Datum::from(rows.first().map_or(0, |r| number(r, 0) as i32)))
 }
 
-/// Dead letters that this transaction has locked, with their order_keys.
+/// Redrives dead letters that this transaction has locked: rows of event_id and order_key.
 fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);

@@ -1,5 +1,5 @@
-//! once.delivery: failed attempts. `outbox_deliveries` lists those of one event; metrics counts the recent ones. A sweep
-//! deletes them with the batch in which their event was acked (retire/tidy.rs).
+//! once.delivery: failed attempts. `outbox_deliveries` lists those of one event; metrics counts the recent ones. A
+//! sweep deletes them with the batch in which their event was acked (retire/tidy.rs).
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;
@@ -42,7 +42,7 @@ static NOTED: Kept = Kept::new(
     ],
 );
 
-/// Notes the attempts that count, of events that leave the batch of that token.
+/// Notes the failed attempts of events that leave the batch of this token, except uncounted ones.
 pub fn note(
     sub: &Subscriber,
     token: i64,

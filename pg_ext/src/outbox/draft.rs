@@ -65,8 +65,8 @@ impl<'a> Draft<'a> {
         self.token
     }
 
-    /// The batch's token. Where it has none yet, one that is free and above the last one of a lane; it is locked to the
-    /// end of the transaction.
+    /// The batch's token. A batch without one gets a free token above `above`, the last token of a lane, and locks it
+    /// until the transaction ends.
     pub fn token(&mut self, above: i64) -> Result<i64> {
         let mut token = above;
         loop {

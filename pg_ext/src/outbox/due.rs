@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::swept::DueWork;
 use crate::table::{Snapshot, Table};
 
-/// Events of batches whose lease expired. The look ends once there are `most`.
+/// Counts the events of batches whose lease expired. It stops counting at `most`.
 pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
     let mut due = DueWork::default();
     for subscriber in topic::all_subscribers()? {
@@ -41,13 +41,14 @@ pub fn next_lease_end() -> Result<Option<i64>> {
     Ok(first)
 }
 
-/// Segments to be emptied, since the first event in them.
+/// Counts the segments to be emptied; each is due since its first event.
 pub fn retire() -> Result<DueWork> {
     let current = event::current_segment(&Snapshot::latest())?;
     stored(Some(current))
 }
 
-/// Segments that hold events, since the first event in them. Without sweeps the current one grows.
+/// Counts the segments that hold events, except segment `but`; each is due since its first event. Without sweeps the
+/// current one grows.
 pub fn stored(but: Option<usize>) -> Result<DueWork> {
     let mut due = DueWork::default();
     let snapshot = Snapshot::latest();

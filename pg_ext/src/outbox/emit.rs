@@ -23,7 +23,7 @@ static SHAPE: Shape = Shape::new(&[
     (c"event_id", pg_sys::INT8OID),
     (c"emitted", pg_sys::BOOLOID),
 ]);
-/// Waits for an open transaction with the dedupe_key; takes the key where its window is over.
+/// Waits for an open transaction with the dedupe_key. Takes the key if it is free or its window is over.
 static TAKE_KEY: Kept = Kept::new(
     c"INSERT INTO once.dedupe AS d (topic_id, event_id, until, id) VALUES ($1, $2, $3, $4)
       ON CONFLICT (topic_id, id) DO UPDATE SET event_id = excluded.event_id, until = excluded.until
@@ -37,7 +37,7 @@ static FIRST: Kept = Kept::new(
 );
 
 thread_local! {
-    /// The segment that was current last time.
+    /// The segment that was current at the last emit of this backend.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -99,7 +99,7 @@ pub fn outbox_emit(call: &Call) -> Result<Datum> {
     Ok(SHAPE.row(&[Some(Datum::from(event_id)), Some(Datum::from(emitted))]))
 }
 
-/// Emits to a topic that is open to the caller: the event's id, and false where the dedupe_key was there.
+/// Emits to a topic that the caller may use. Returns the event's id, and false if the dedupe_key was there already.
 pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     let (segment, snapshot) = open_segment()?;
     let topic = Topic::named(topic, &snapshot)?;
@@ -113,7 +113,8 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     log(&topic, emission, &segment, &snapshot)
 }
 
-/// Emits an event that was registered, a step's or a move's, without checking rights again. None: the topic has no subscribers any more.
+/// Emits the event of a step or a move. Rights were checked when it was registered. None: the topic has no subscribers
+/// any more.
 pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
     let (segment, snapshot) = open_segment()?;
     match Topic::registered(topic, &snapshot)? {
@@ -184,7 +185,7 @@ fn lane_of(topic: &Topic, emission: &Emission, event_id: i64) -> i32 {
     }
 }
 
-/// The same on every server and in every encoding.
+/// The lane of an order_key. It is the same on every server and in every encoding.
 pub fn lane_of_key(key: &[u8], lanes: i32) -> i32 {
     let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(utf8(key)));
     1 + (u32::from_be_bytes([a, b, c, d]) % lanes.max(1) as u32) as i32
@@ -207,7 +208,7 @@ fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
         if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
             return Ok(None);
         }
-        // That statement has locked a key within its window, so no sweep deletes it. A key that is gone is free.
+        // TAKE_KEY locked the key if its window is not over, so no sweep deletes it now. If the key is gone, try again.
         let first = spi::query_latest(&FIRST, &[topic_id, id])?;
         if let Some(first) = spi::first(&first) {
             return Ok(Some(first.value() as i64));

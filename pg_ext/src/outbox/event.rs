@@ -47,7 +47,7 @@ pub const KEPT: Home = Home {
 pub const DELAYED: i32 = -1;
 /// The lanes of events without order_key: several, so that takes do not wait for each other.
 pub const UNORDERED: [i32; 8] = [0, -2, -3, -4, -5, -6, -7, -8];
-/// So many consecutive event ids go to the same lane: a small backlog is in one lane.
+/// This many consecutive event ids go to the same lane, so a small backlog is in one lane.
 const RUN: i64 = 64;
 
 /// The lane of an event without order_key.
@@ -55,7 +55,7 @@ pub fn unordered_lane(event_id: i64) -> i32 {
     UNORDERED[(event_id / RUN).rem_euclid(UNORDERED.len() as i64) as usize]
 }
 
-/// How many of the event ids up to this one are those of a lane.
+/// How many event ids up to this one belong to a lane without order_key. For any other lane: the event id itself.
 pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     let Some(turn) = UNORDERED.iter().position(|l| *l == lane) else {
         return event_id;
@@ -65,7 +65,7 @@ pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     event_id.div_euclid(round) * RUN + here.clamp(0, RUN)
 }
 
-/// Any number of live batches may share such a lane.
+/// A lane of events without order_key: any number of live batches may share it.
 pub fn is_unordered(lane: i32) -> bool {
     UNORDERED.contains(&lane)
 }

@@ -59,7 +59,7 @@ impl<'a> LockedLane<'a> {
     /// Adds events of the lane to the draft. True: this wrote rows.
     pub fn fill(mut self, draft: &mut Draft) -> Result<bool> {
         let last = self.last.as_ref().map_or(0, Part::token);
-        // The tokens of a lane grow: another take was here after this batch began.
+        // The tokens of a lane only grow. This one shows that another take used the lane after this batch began.
         if draft.begun().is_some_and(|token| token <= last) {
             return Ok(false);
         }
@@ -95,8 +95,8 @@ impl<'a> LockedLane<'a> {
         Ok(true)
     }
 
-    /// Puts expired batches of the lane back. Returns those that are still out, and whether any event was put back. None:
-    /// a batch holds the lane of an order_key.
+    /// Puts expired batches of the lane back. Returns the tokens of those still out, and whether any was put back.
+    /// None: the lane has order_keys, and a batch holds it.
     fn open(&self, draft: &mut Draft) -> Result<Option<(Vec<i64>, bool)>> {
         let Some(last) = &self.last else {
             return Ok(Some((Vec::new(), false)));

@@ -1,8 +1,8 @@
-//! Events leave a batch without being delivered. Each goes to the dead letters, or to once.retry: due at once, due later,
-//! or waiting behind an earlier one of its order_key.
+//! Events leave a batch without being delivered. Each goes to the dead letters, or to once.retry: due at once, due
+//! later, or waiting behind an earlier one of its order_key.
 //!
-//! Invariant: with an event the later ones of its key leave the batch too, so that a batch never holds a key behind a
-//! gap. The caller has locked the batch, and writes the receipt.
+//! Invariant: when an event leaves, the later events of its key leave the batch too. So a batch never holds an event
+//! behind a pending one that left it. The caller has locked the batch, and writes the receipt.
 
 use super::batch::Batch;
 use super::dead;

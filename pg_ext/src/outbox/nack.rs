@@ -1,6 +1,7 @@
 //! `outbox_nack`: events of a batch failed, or are released.
 //!
-//! Of each order_key the first event named counts. The later ones of the batch, named or not, leave with it uncounted.
+//! For each order_key only the first named event counts as failed. The later events of the key in the batch, named or
+//! not, leave with it uncounted.
 //! The receipt stores the rows of the answer: the same call again in this transaction returns them, and a later
 //! transaction gets them in the DETAIL of ON006.
 
@@ -216,7 +217,7 @@ impl Nack<'_> {
         if kind == RELEASED {
             return uncounted(event, Fate::Due(retry_at.unwrap_or(self.now)));
         }
-        // Its worker has survived it.
+        // The worker survived the event, so it is no suspect any more.
         let event = HeldEvent {
             suspect: false,
             ..event

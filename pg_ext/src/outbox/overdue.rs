@@ -1,8 +1,8 @@
-//! Batches whose lease expired are put back. A take does so for the lane that it looks at, the sweep task outbox_requeue
-//! for all subscribers.
+//! Batches whose lease expired are put back. A take does so for the lane that it looks at, the sweep task
+//! outbox_requeue for all subscribers.
 //!
-//! An event that was alone in its batch has failed once more. Of several events one may kill its worker: all of them
-//! come back uncounted, as suspects, one per take.
+//! An event that was alone in its batch has failed once more. In a larger batch any of the events may have killed the
+//! worker. So all of them return uncounted, as suspects, and a take hands out one suspect alone.
 
 use super::backoff;
 use super::batch::{self, Batch, Part};
@@ -21,7 +21,7 @@ pub struct PutBack {
     /// The batches that hold no event any more.
     pub over: HashSet<i64>,
     pub events: i64,
-    /// The bound was reached before the last one.
+    /// The bound was reached before the last batch.
     pub more: bool,
 }
 
@@ -107,8 +107,8 @@ fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         .collect()
 }
 
-/// Tokens of batches that are out past their lease. The last part of a lane lists the batches that may be out. One probe
-/// for a subscriber that has never taken any event.
+/// Tokens of batches that are out and whose lease expired. The last part of a lane lists the batches that may be out.
+/// A subscriber that has never taken an event costs one probe.
 pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_read(batch::TABLE)?;

@@ -1,7 +1,7 @@
 //! `outbox_peek`: the pending events of a subscriber, without taking them.
 //!
-//! They are where a take finds them: in the log behind a lane's cursor, in batches that are out, and in once.retry. From
-//! each place the first ones by event_id are read, at most as many as are asked for.
+//! They are where a take finds them: in the log behind a lane's cursor, in batches that are out, and in once.retry. It
+//! reads at most `max` events from each place, the lowest event_id first.
 
 use super::batch::{self, Batch, Part};
 use super::event::{self, Col, Event, is_unordered};
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 /// The most events of one call.
 const MOST: i32 = 10_000;
 
-/// What is told of an event besides its contents.
+/// The place and state of a pending event.
 struct Standing {
     lane: i32,
     state: &'static [u8],
@@ -56,7 +56,7 @@ pub fn outbox_peek(call: &Call) -> Result<Datum> {
     peek.look_in_lanes()?;
     let standing = std::mem::take(&mut peek.found).into_iter().take(peek.max);
     for (id, standing) in standing {
-        // Somebody may have acked it meanwhile.
+        // It may have been acked and removed meanwhile.
         if let Some(event) = event::find(subscriber.topic.id, standing.lane, id)? {
             rows.push(&values(&event, &standing));
         }

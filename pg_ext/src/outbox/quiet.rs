@@ -1,10 +1,10 @@
 //! A memory of takes that found nothing, so that the next take need not look through all lanes again.
 //!
 //! Invariant: the memory says "nothing" only where there is nothing. A take of this backend looked through every
-//! lane: no event was pending, no batch was out, and once.retry had no row. There are two kinds of transactions whose
-//! events that take could not see:
-//!   - it had a transaction id then. If it has ended since, `unended` is different now;
-//!   - it got its id later, and its event ids after that. Then the sequence of event ids has moved on.
+//! lane: no event was pending, no batch was out, and once.retry had no row. That take could not see the events of two
+//! kinds of transactions:
+//!   - A transaction that had its id then. If it has ended since, `unended` is different now.
+//!   - A transaction that got its id later, and its event ids after that. Then the sequence of event ids has moved on.
 //!
 //! Each take asks once.retry anew, because a redrive takes no event id. DROP and CREATE EXTENSION begin another
 //! sequence (`ids`). Rows that were written by hand are found within [`LONGEST_US`].
@@ -38,7 +38,7 @@ pub struct LogMoment {
     top: i64,
     next: i64,
     at: i64,
-    /// The open transactions, once asked; None: too many.
+    /// The open transactions; None: too many, or `before_look` was not called.
     unended: Option<Vec<i64>>,
 }
 
@@ -56,7 +56,7 @@ impl LogMoment {
         })
     }
 
-    /// A take of this backend found nothing, and no event has come since but those in once.retry.
+    /// A take of this backend found nothing, and no event has come since, except in once.retry.
     pub fn is_quiet(&self, subscriber: &Subscriber) -> bool {
         QUIET.with(|quiet| {
             let quiet = quiet.borrow();

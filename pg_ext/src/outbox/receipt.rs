@@ -130,8 +130,8 @@ impl Ledger {
         self.left.get(&event_id).is_some_and(|left| left.1)
     }
 
-    /// The events of a call, each once: those that are held, and the others. NULL means all that are held; where none
-    /// is, those that the last call named.
+    /// Splits the events of a call into held ones and others, each once. NULL means all held events; if none is held,
+    /// the events that the last call named.
     pub fn split(&self, wanted: Option<&[i64]>) -> (Vec<i64>, Vec<i64>) {
         let Some(wanted) = wanted else {
             let named = |id: &i64| !self.has_left(*id, LeftBy::Lost);
@@ -171,7 +171,7 @@ impl Ledger {
         receipt.put_i32(Col::Acked, self.acked);
         receipt.put_i32(Col::Remaining, self.held.len() as i32);
         receipt.put(Col::Kind, Some(Datum::from(kind.code())));
-        // NULL: all that the batch had.
+        // NULL: all events of the batch.
         receipt.put(Col::EventIds, (!whole).then(|| row::i64s(ids)));
         if let Some([attempts, next_at, dead]) = answer {
             receipt.put(Col::Attempts, attempts);

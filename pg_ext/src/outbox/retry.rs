@@ -2,13 +2,13 @@
 //! an earlier one of their order_key in this table.
 //!
 //! A row is in a batch (token), due from a time on (a finite due_at), or waits (infinity). In a lane without keys no
-//! row waits. In a keyed lane the first row of a key is the one with the lowest event_id; the key goes on with it
-//! alone. Invariant: a first row never waits. So every write that removes a row, or makes another one the first, ends
+//! row waits. In a keyed lane the first row of a key has the lowest event_id, and no later row is handed out before
+//! it. Invariant: a first row never waits. So every write that removes a row, or makes another one the first, ends
 //! with [`free`]: it makes a waiting first row due now. A row that comes in ahead of others (a redriven event, or one
 //! that was committed late) is due by itself. Rows behind the first may have a due_at of their own, and keep it.
 //!
-//! A row in a batch is changed under the lock of the batch, any other row by a take that holds the lane. A key's rows
-//! are in one batch at most, as its lane is, so `free` never waits.
+//! A write to a row in a batch holds the lock of the batch. Only a take that holds the lane changes other rows, and
+//! `free` under the lock of a batch. A keyed lane has at most one open batch, so `free` never waits.
 
 use super::batch::Batch;
 use super::topic::Subscriber;
@@ -34,7 +34,7 @@ const LEASE: &CStr = c"
     UPDATE once.retry SET token = $2, due_at = 'infinity'
      WHERE subscriber_id = $1 AND event_id = ANY ($3)";
 
-// An event that commits late can come before the rows that are here: then it is the first.
+// An event that commits late can have a lower event_id than the rows of its key: then it is the first.
 const WAIT: &CStr = c"
     INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect,
                             order_key)
@@ -152,8 +152,8 @@ impl RetryLane {
         self.table.scan(BY_KEY, keys, &self.snapshot)
     }
 
-    /// Adds the events of a key that may be handed out now: its first row where that is due, and those behind it up to
-    /// a suspect or one with a due_at of its own.
+    /// Adds the events of a key that may be handed out now: its first row if it is due, and the rows behind it. Stops
+    /// at a suspect, at a row in a batch, and at a row with a due_at in the future.
     fn add_key(&self, key: &[u8], now: i64, max: usize, due: &mut Vec<DueRetry>) -> Result<()> {
         let mut scan = self.of_key(key)?;
         let mut first = true;
@@ -186,8 +186,8 @@ impl RetryLane {
     }
 }
 
-/// Events of this lane that may be handed out now, at most `max`, in the order of event_id. No suspects. In a keyed lane
-/// these are the rows that [`RetryLane::add_key`] adds for each key with a due row.
+/// Events of this lane that may be handed out now, at most `max`, in the order of event_id. No suspects. In a keyed
+/// lane these are the rows that [`RetryLane::add_key`] adds for each key with a due row.
 pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<DueRetry>> {
     let lane = RetryLane::open(sub, lane)?;
     let max = max as usize;
@@ -216,7 +216,8 @@ pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i6
     RetryLane::open(sub, lane)?.first_of_key(key)
 }
 
-/// It may have rows: the look stops at a bound, because an old snapshot keeps the index entries of deleted rows.
+/// The subscriber may have rows. The look stops at a bound, because an old snapshot keeps the index entries of deleted
+/// rows.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     const LOOKS: usize = 50;
     let keys = &mut [ScanKey::i32(1, sub.id)];
@@ -251,7 +252,7 @@ pub fn lease(sub: &Subscriber, token: i64, ids: &[i64]) -> Result<()> {
 pub struct WaitingKeys<'a> {
     sub: &'a Subscriber,
     lane: i32,
-    /// With the answer whether it has a row of any key.
+    /// The lane's rows, and whether any of them has a key.
     rows: Option<(RetryLane, bool)>,
     /// The answers so far: one probe for each key, however many events it has.
     known: HashMap<Vec<u8>, bool>,
@@ -285,7 +286,7 @@ impl<'a> WaitingKeys<'a> {
         Ok(has)
     }
 
-    /// A fresh event of such a key waits behind its rows.
+    /// Puts a fresh event behind the rows of its key.
     pub fn put_behind(&self, event_id: i64, key: &[u8]) -> Result<()> {
         let args = [
             Datum::from(self.sub.id),
@@ -299,7 +300,7 @@ impl<'a> WaitingKeys<'a> {
     }
 }
 
-/// A delayed event is due at that time, for every subscriber of the topic.
+/// Inserts a row of a delayed event, due at `due_at`, for every subscriber of the topic.
 pub fn delayed(topic_id: i32, event_id: i64, due_at: i64) -> Result<()> {
     let args = [topic_id.into(), Datum::from(event_id), Datum::from(due_at)];
     spi::query_latest(&DELAYED, &args.map(Some)).map(drop)
@@ -326,7 +327,7 @@ pub fn remove(sub: &Subscriber, ids: &[i64]) -> Result<()> {
     spi::query_latest(&REMOVED, &args).map(drop)
 }
 
-/// Makes the first row of each key (given with its lane) due now where it waits; returns these events.
+/// Makes the first row of each key (given with its lane) due now if it waits; returns these events.
 pub fn free<'k>(
     sub: &Subscriber,
     keys: impl IntoIterator<Item = (i32, &'k [u8])>,

@@ -17,9 +17,9 @@ const LAST: i64 = i64::MAX;
 /// The events that were visible at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Nobody with this transaction id or a larger one had ended.
+    /// No transaction with this id or a larger one had ended.
     xmax: i64,
-    /// Nobody had this transaction id or a larger one.
+    /// No transaction had this id or a larger one yet.
     pub next: i64,
     /// The transaction that looked, or 0. It saw its own events up to `top`.
     own: i64,
@@ -86,14 +86,14 @@ impl Seen {
         xid < self.xmax && self.running.binary_search(&xid).is_err()
     }
 
-    /// Transactions that had not ended one by one; those from `xmax` to `next` come on top.
+    /// Transactions below `xmax` that had not ended. [`Seen::fresh`] gives those from `xmax` to `next`.
     pub fn unfinished(&self) -> impl Iterator<Item = i64> + '_ {
         let own = (self.own != 0 && self.own < self.xmax).then_some(self.own);
         let others = self.running.iter().copied();
         others.filter(|x| *x != self.own).chain(own)
     }
 
-    /// Transaction ids that had been given out, of which none had ended: from, to (excluded).
+    /// The range of transaction ids that were assigned and had not ended: first, end (excluded).
     pub fn fresh(&self) -> (i64, i64) {
         (self.xmax, self.next)
     }

@@ -1,8 +1,8 @@
 //! `outbox_take`: a batch of due events, from as many lanes as are needed to fill it.
 //!
-//! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has no event
-//! yet waits a moment for locked lanes of events without order_key. It holds the lock of each lane that it took from to
-//! the end of the transaction, so the next take of the lane sees its batch.
+//! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has no
+//! event yet waits a moment for locked lanes of events without order_key. Until its transaction ends, a take holds the
+//! lock of each lane that gave it events. So the next take of the lane sees its batch.
 
 use super::draft::{Draft, TakeWish};
 use super::event::is_unordered;
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 const MOST: i32 = 10_000;
 /// How long a take that found nothing waits for locked lanes, in milliseconds.
 const WAIT_MS: u32 = 50;
-/// The most lanes that one take takes from: each is a lock to the end of the transaction.
+/// The most lanes from which one take gets events: it holds the lock of each until its transaction ends.
 const MOST_LANES: usize = 64;
 /// Every ROUNDth take begins with the lanes where nothing was found lately.
 const ROUND: u32 = 16;
@@ -82,8 +82,8 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     Ok(Datum::from(0))
 }
 
-/// Tries lanes that were locked until one has an event, or WAIT_MS are over: a take that stays open holds its lanes for
-/// long.
+/// Tries the locked lanes again until one has an event or WAIT_MS are over. The wait has an end because a transaction
+/// that stays open holds its lanes for long.
 fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, lanes: &mut LaneOrder) -> Result<()> {
     for _ in 0..WAIT_MS {
         let mut still = Vec::new();
@@ -147,7 +147,8 @@ impl LaneOrder {
         })
     }
 
-    /// Every second take begins with the lanes that have suspects: a suspect goes alone, so only an empty draft takes it.
+    /// Every second take begins with the lanes that have suspects: a suspect goes alone, so only an empty draft takes
+    /// it.
     fn order(&mut self, subscriber: &Subscriber, retries: bool) -> Result<Vec<i32>> {
         let usual = self.usual_order(subscriber);
         if self.takes.is_multiple_of(2) || !retries {

@@ -69,8 +69,8 @@ impl Topic {
         table.find(BY_NAME, &mut [ScanKey::text(1, row::text(name))], snapshot)
     }
 
-    /// For an event with a row for each subscriber: none is made or dropped before this transaction has ended. Waits for
-    /// an open transaction that makes or drops one.
+    /// For an event with a row for each subscriber: no subscriber is made or dropped before this transaction has ended.
+    /// Waits for an open transaction that makes or drops one.
     pub fn hold_subscribers(&self) {
         wait_shared(self.subscribers_lock());
     }
@@ -80,7 +80,7 @@ impl Topic {
         wait_exclusive(self.subscribers_lock());
     }
 
-    /// Beside the lanes' locks: topics and subscribers have their numbers from one sequence.
+    /// It differs from every lane's lock (take.rs), because one sequence numbers topics and subscribers.
     fn subscribers_lock(&self) -> u64 {
         (self.id as u64) << 32
     }
@@ -111,7 +111,7 @@ pub struct Subscriber {
     pub dead_for_us: Option<i64>,
     pub paused: bool,
     pub start_series: i32,
-    /// It begins with the events that this did not see.
+    /// The subscriber begins with the events that this snapshot did not see.
     pub start: Seen,
 }
 

@@ -68,7 +68,7 @@ impl Window {
         batch.put_i64(BatchCol::LastId, self.last_id);
     }
 
-    /// The window behind this one: up to `now` in the present series, and everything there is of the older ones.
+    /// The next window: up to `now` in the present series, up to the end in an older one. None: there is none.
     pub fn next(&self, now: &Seen, present: i32) -> Option<Window> {
         let end_of = |series| match series == present {
             true => now.clone(),
@@ -88,7 +88,7 @@ impl Window {
         })
     }
 
-    /// Notes the transactions that had not ended before and have events of this lane in the window.
+    /// Notes the transactions that had not ended at `from` and have events of this lane in the window.
     pub fn find_late(
         &mut self,
         topic: i32,

@@ -1,4 +1,4 @@
-//! The shard as this backend remembers it, until the server's message that once.shard has changed.
+//! The shard as this backend remembers it, until the server reports that once.shard has changed.
 
 use super::{Shard, TABLE};
 use crate::error::Result;

@@ -1,8 +1,8 @@
 //! shard: which slice of the routing values this database holds. One shard is one database; their number never changes.
 //!
-//! The routing value is what stands before the first separator in a key (message, saga), or in the scope. A claim of a
-//! foreign value is refused with ON007, so that a request that was sent to the wrong database does not run there a second
-//! time. Nothing is checked until `shard_set` was called.
+//! The routing value is the part of a key (message, saga), or of the scope, before the first separator. A claim of a
+//! foreign value is refused with ON007, so that a request that was sent to the wrong database does not run there a
+//! second time. Nothing is checked until `shard_set` was called.
 
 mod memory;
 
@@ -121,7 +121,7 @@ impl Shard {
         })
     }
 
-    /// Where it is, of a scope and a key.
+    /// The routing value of a scope and a key, and the shard that it belongs to.
     fn home<'a>(&self, scope: &'a [u8], key: &'a [u8]) -> (&'a [u8], i32) {
         let whole = if self.by_scope { scope } else { key };
         let length = self.separator.len().max(1);

@@ -1,9 +1,9 @@
-//! Runs SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own statements outside the hot
-//! paths (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
+//! Runs SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own statements outside the
+//! hot paths (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
 //!
-//! Hot tables of the extension are reached by `table/` instead. The search_path of these statements is pinned. The user is
-//! switched (`user.rs`) only while the server runs them, so the caller's program never sees another `current_user`. Each
-//! backend keeps its plans.
+//! Hot tables of the extension are reached by `table/` instead. The search_path of these statements is pinned. The user
+//! is switched (`user.rs`) only while the server runs them, so the caller's program never sees another `current_user`.
+//! Each backend keeps its plans.
 
 mod user;
 
@@ -96,8 +96,8 @@ pub fn query(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     as_owner(|| execute(kept.plan()?, args, Under::Statement, OWN_ROW))
 }
 
-/// Like [`query`], but sees the rows that are committed now, at every isolation level, as the server's checks of foreign
-/// keys do. For work under a lock.
+/// Like [`query`], but sees the rows that are committed now, at every isolation level, as the server's checks of
+/// foreign keys do. For work under a lock.
 pub fn query_latest(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     let snapshot = Snapshot::latest();
     as_owner(|| execute(kept.plan()?, args, Under::Latest(&snapshot), OWN_ROW))
@@ -114,8 +114,8 @@ pub fn run_as_caller(sql: &CStr) -> Result<()> {
     connected(|| execute(prepare(sql, &[], 0)?, &[], Under::Statement, OWN_ROW).map(drop))
 }
 
-/// A statement on the user's tables, made at run time and kept until it is dropped. It runs as the current user. It always
-/// uses its generic plan, because it finds rows by key.
+/// A statement on the user's tables, made at run time and kept until it is dropped. It runs as the current user. It
+/// always uses its generic plan, because it finds rows by key.
 pub struct Plan {
     raw: pg_sys::SPIPlanPtr,
     row: String,
@@ -137,7 +137,7 @@ impl Plan {
         })
     }
 
-    /// Runs it under a snapshot of its own; all rows it returns.
+    /// Runs it under a snapshot of its own and returns all rows.
     pub fn query(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
         connected(|| execute(self.raw, args, Under::Statement, &self.row))
     }
@@ -147,8 +147,8 @@ impl Plan {
         connected(|| execute(self.raw, args, Under::Look(snapshot), &self.row))
     }
 
-    /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `step` at a time, until
-    /// `each` answers false. `each` runs in the memory context of the call; its rows live as long as their batch.
+    /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `step` at a time,
+    /// until `each` answers false. `each` runs in the memory context of the call; its rows live as long as their batch.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -242,7 +242,7 @@ fn parameters(args: &[Option<Datum>]) -> (Vec<Datum>, Vec<std::ffi::c_char>) {
 
 /// The snapshot of a statement.
 enum Under<'a> {
-    /// The one of any statement of this transaction.
+    /// The snapshot that any statement of this transaction takes.
     Statement,
     /// This one; the statement only reads.
     Look(&'a Snapshot),
@@ -264,7 +264,8 @@ fn execute(
         Under::Latest(snapshot) => (Some(snapshot.raw()), false),
     };
     let result = catch_races(row, || {
-        // SAFETY: connected to SPI; as many values as the plan has parameters; the caller has registered a given snapshot.
+        // SAFETY: connected to SPI; as many values as the plan has parameters; the caller has registered a given
+        // snapshot.
         Ok(unsafe {
             match snapshot {
                 None => pg_sys::SPI_execute_plan(plan, values, nulls, false, 0),

@@ -1,7 +1,8 @@
 //! Acting as another role for a few statements.
 //!
-//! As the extension's owner on its own tables. As the owner of a user's table, in a security-restricted operation, for
-//! sweeps and guards: that table's triggers and constraints then run with its owner's rights, never with the sweeper's.
+//! The role is the extension's owner for the extension's tables. For sweeps and guards it is the owner of a user's
+//! table, in a security-restricted operation. That table's triggers and constraints then run with its owner's rights,
+//! never with the sweeper's.
 
 use super::Kept;
 use crate::caller;
@@ -11,14 +12,14 @@ use std::ffi::CStr;
 
 /// An operator of the caller must never run as another role.
 const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
-/// With row security a hidden row would stay stuck; off raises an error instead.
+/// A row that a policy hides would stay stuck; off raises an error instead.
 const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
 
 const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 LIMIT 1";
 
 static TEMPORARY_TYPE: Kept = Kept::new(TEMPORARY, &[OIDOID]);
 
-/// Every table has a row type, too.
+/// 55000 in a session with temporary objects, except for a superuser. Looks for types: every table has a row type, too.
 pub fn ensure_nothing_temporary() -> Result<()> {
     let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
     // SAFETY: reads variables of this backend.
@@ -61,7 +62,7 @@ impl SwitchedUser {
         ))
     }
 
-    /// As the owner of a user's table as a foreign key's check does: no policy hides a row.
+    /// Acts as the owner of a user's table, as the check of a foreign key does: no policy hides a row.
     pub fn to_owner_for_check(owner: pg_sys::Oid) -> SwitchedUser {
         let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE
             | pg_sys::SECURITY_RESTRICTED_OPERATION

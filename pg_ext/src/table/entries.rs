@@ -1,8 +1,8 @@
 //! Reads of an index whose cost is bounded by entries and not by rows.
 //!
-//! A deleted row keeps its index entry until vacuum removes it; beside an old snapshot there may be a million such entries for
-//! one row. A report must not read them all. So [`Scan::step`] reads a bounded number of entries, and [`Table::values`]
-//! reads the distinct values from the index alone, with one probe for each.
+//! A deleted row keeps its index entry until vacuum removes it. While an old snapshot is open, there may be a million
+//! such entries for one row. A report must not read them all. So [`Scan::step`] reads a bounded number of entries, and
+//! [`Table::values`] reads the distinct values from the index alone, with one probe for each.
 
 use super::{Name, Scan, ScanKey, Slot, Snapshot, Table};
 use crate::error::Result;
@@ -40,12 +40,12 @@ impl Scan<'_> {
         Step::Tired
     }
 
-    /// Passes the columns of the present entry to `read`; its row may be gone. For a scan that wants entries. The columns are
-    /// valid within the call.
+    /// Passes the columns of the present entry to `read`; its row may be gone. For a scan that wants entries. The
+    /// columns are valid within the call.
     fn entry<T>(&self, read: impl FnOnce(&[Option<Datum>]) -> T) -> Option<T> {
         let (mut values, mut nulls) = ([Datum::from(0); COLUMNS], [false; COLUMNS]);
-        // SAFETY: a btree scan with xs_want_itup shows its present entry, another one shows null. The entry is valid until
-        // the scan moves on or ends, which is after `read`.
+        // SAFETY: a btree scan with xs_want_itup shows its present entry, another one shows null. The entry is valid
+        // until the scan moves on or ends, which is after `read`.
         unsafe {
             if (*self.scan).xs_itup.is_null() {
                 return None;
@@ -64,7 +64,7 @@ impl Scan<'_> {
 }
 
 impl Table {
-    /// Whether this range of an index has a row. True also where the first `most` entries are all of deleted rows.
+    /// Whether this range of an index has a row. True also where the first `most` entries all belong to deleted rows.
     pub fn may_find(
         &self,
         index: Name,
@@ -77,8 +77,8 @@ impl Table {
         Ok(!matches!(scan.step(&mut looks), Step::End))
     }
 
-    /// The distinct values, in order, of an integer column of an index, in the range where the columns before it have the
-    /// values `before`. Includes values whose rows are all gone. Costs one probe for each.
+    /// The distinct values, in order, of an integer column of an index, in the range where the columns before it have
+    /// the values `before`. Includes values whose rows are all gone. Costs one probe for each.
     pub fn values(&self, index: Name, before: &[i32], snapshot: &Snapshot) -> Result<Vec<i32>> {
         let column = before.len();
         let mut values: Vec<i32> = Vec::new();
@@ -92,7 +92,7 @@ impl Table {
             let read = |entry: &[Option<Datum>]| entry[column].map(|d| d.value() as i32);
             let found = self.first_entry(index, &mut keys, snapshot, read)?;
             match found.flatten() {
-                // Each is above the one before, or the index is damaged and the loop would not end.
+                // In a damaged index a value may not be above the one before; then the loop would not end.
                 Some(value) if last.is_none_or(|last| value > last) => values.push(value),
                 _ => return Ok(values),
             }
@@ -100,8 +100,8 @@ impl Table {
         }
     }
 
-    /// Passes the columns of the first entry in this range of an index to `read`; its row may be gone. The columns are valid
-    /// within the call.
+    /// Passes the columns of the first entry in this range of an index to `read`; its row may be gone. The columns are
+    /// valid within the call.
     pub fn first_entry<T>(
         &self,
         index: Name,

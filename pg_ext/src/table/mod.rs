@@ -1,11 +1,12 @@
-//! Direct access to tables, the extension's own and in `user.rs` plain ones of users: open, find by index, insert, update, lock, delete.
+//! Direct access to tables: open, find by index, insert, update, lock, delete. For the extension's own tables, and in
+//! `user.rs` for plain tables of users.
 //!
 //! Why not SPI: a claim is one index probe and one insert, and the executor around two kept plans costs more than both
-//! (`make bench`). It also needs no change of user: no right is asked for, no name is looked up through search_path, and no
-//! operator is resolved. Rows are plain arrays of datums here; `record.rs` gives their columns names.
+//! (`make bench`). It also needs no change of user: no right is checked, no name is looked up through search_path, and
+//! no operator is resolved. Rows are plain arrays of datums here; `record.rs` gives their columns names.
 //!
-//! Locks: a table is opened for reading with AccessShareLock, for writing with RowExclusiveLock. Both are held to the end of
-//! the transaction, as after any statement.
+//! Locks: a table is opened for reading with AccessShareLock, for writing with RowExclusiveLock. Both are held to the
+//! end of the transaction, as after any statement.
 
 mod entries;
 pub mod enums;
@@ -225,7 +226,7 @@ impl Scan<'_> {
         found.then_some(slot)
     }
 
-    /// From the end of the range to its beginning; before the first row.
+    /// Makes the scan go from the end of the range to its beginning. To be called before the first row is read.
     pub fn backwards(mut self) -> Self {
         self.direction = pg_sys::ScanDirection::BackwardScanDirection;
         self

@@ -1,4 +1,4 @@
-//! The transaction that wrote a row, and waits for it.
+//! Finds the transaction that wrote a row, and waits for its end.
 
 use super::{Slot, Snapshot};
 use pgrx::pg_sys;
@@ -38,8 +38,8 @@ impl Snapshot {
     }
 }
 
-/// Waits until a transaction or subtransaction has ended, as the server does for a unique index; lock_timeout bounds the
-/// wait. The caller holds no pin and no lock that the other transaction may want.
+/// Waits until a transaction or subtransaction has ended, as the server does for a unique index; lock_timeout bounds
+/// the wait. The caller holds no pin and no lock that the other transaction may want.
 pub fn wait_for(xid: pg_sys::TransactionId) {
     // SAFETY: plain arguments; no relation and no tuple to name in the error's context.
     unsafe {

@@ -3,7 +3,7 @@
 use super::{Slot, Snapshot, Table};
 use pgrx::pg_sys;
 
-/// As many rows fit on a page: each has a pointer of 4 bytes and a head of 24, and the page a head of 24.
+/// The most rows that fit on a page: each has a pointer of 4 bytes and a head of 24, and the page has a head of 24.
 const MOST: u16 = ((pg_sys::BLCKSZ - 24) / 28) as u16;
 
 impl Table {

@@ -25,7 +25,7 @@ macro_rules! columns {
 }
 pub(crate) use columns;
 
-/// A row that is stored or will be. Values read from the slot are valid as long as it.
+/// A row that is stored or will be. Values that were read from the slot are valid as long as the slot.
 pub struct Record<C, const COLUMNS: usize> {
     /// Pins the page of the values.
     slot: Option<Slot>,

@@ -27,7 +27,7 @@ impl Sequence {
         Ok(unsafe { pg_sys::nextval_internal(oid, false) })
     }
 
-    /// The last number that was given out, read under the lock under which the server gives them out.
+    /// The last number that was given out, read under the lock that the server takes to give one out.
     pub fn last(&self) -> i64 {
         // SAFETY: a sequence is one page with one row; pinned and locked while it is read, and nothing here raises
         // between.

@@ -1,8 +1,8 @@
 //! The rows that a read sees.
 //!
-//! READ COMMITTED: each read takes a fresh snapshot, so that a read after a lost race sees the winner. Above it: the
-//! transaction's snapshot; `latest` is for a check under a lock, which an older snapshot cannot answer. `Dirty` sees
-//! uncommitted rows of other transactions, too: so a claim sees another session's claim without waiting for it.
+//! Under READ COMMITTED each read takes a fresh snapshot, so that a read after a lost race sees the winner. Above it a
+//! read uses the transaction's snapshot; `latest` is for a check under a lock, which an older snapshot cannot answer.
+//! `Dirty` sees uncommitted rows of other transactions, too: so a claim sees another session's claim without waiting.
 
 use pgrx::pg_sys;
 use std::cell::UnsafeCell;
@@ -26,8 +26,7 @@ pub fn assign_xid() {
     unsafe { pg_sys::GetCurrentTransactionId() };
 }
 
-/// This transaction's id with its epoch, given out now where it had none; the caller has made sure that it
-/// may write.
+/// This transaction's id with its epoch, assigned now if it had none. The caller has made sure that it may write.
 pub fn own_xid() -> i64 {
     // SAFETY: takes no argument; raises where no id can be given.
     unsafe { pg_sys::GetTopFullTransactionId().value as i64 }
@@ -49,8 +48,8 @@ pub enum Snapshot {
 impl Snapshot {
     /// The rows that this statement sees, its own earlier writes included.
     pub fn now() -> Snapshot {
-        // SAFETY: makes our own writes visible to the next snapshot, as SPI does for each statement of a volatile function;
-        // the snapshot is unregistered on drop.
+        // SAFETY: makes our own writes visible to the next snapshot, as SPI does for each statement of a volatile
+        // function; the snapshot is unregistered on drop.
         unsafe {
             pg_sys::CommandCounterIncrement();
             Snapshot::Mvcc(pg_sys::RegisterSnapshot(pg_sys::GetTransactionSnapshot()))
@@ -66,8 +65,8 @@ impl Snapshot {
         }
     }
 
-    /// All rows that are alive or undecided. A read can miss a committed row that moves (a non-HOT update) meanwhile, so a
-    /// caller that finds nothing reads again with `latest`.
+    /// All rows that are alive or undecided. A read can miss a committed row that moves (a non-HOT update) meanwhile,
+    /// so a caller that finds nothing reads again with `latest`.
     pub fn dirty() -> Snapshot {
         Snapshot::Dirty(Box::new(UnsafeCell::new(pg_sys::SnapshotData {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
@@ -89,8 +88,8 @@ impl Snapshot {
         }
     }
 
-    /// The transactions that were running for this snapshot and have an id below `xmax`, and `xmax`: no transaction with that
-    /// id or a larger one had ended. With epochs; without this transaction.
+    /// The other transactions with an id below `xmax` that were running for this snapshot, and `xmax`: no transaction
+    /// with that id or a larger one had ended. All ids have their epoch.
     pub fn running(&self) -> (Vec<i64>, i64) {
         let next = next_xid();
         let full = |xid: pg_sys::TransactionId| {
@@ -109,7 +108,7 @@ impl Snapshot {
     }
 
     /// Transactions with an id below `next` that had not ended for this snapshot, without this transaction, sorted.
-    /// None: more than `most` ids may be.
+    /// None: there may be more than `most`.
     pub fn unended_before(&self, next: i64, most: i64) -> Option<Vec<i64>> {
         let (running, xmax) = self.running();
         if next.saturating_sub(xmax) > most {

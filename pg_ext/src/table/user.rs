@@ -10,9 +10,9 @@ const FOR_UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 /// The triggers of a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Triggers {
-    /// None that an UPDATE fires, except the server's own for keys.
+    /// An UPDATE fires no trigger, except the server's own for keys.
     None,
-    /// Also a known one.
+    /// It fires a known one, too.
     Known,
 }
 
@@ -24,8 +24,8 @@ impl Table {
         (!rel.is_null()).then(|| Table { rel })
     }
 
-    /// The caller may read and update the whole table, and no extension checks rights by a hook. A caller with rights on
-    /// columns only takes the executor's way.
+    /// The caller may read and update the whole table, and no extension checks rights by a hook. False for a caller
+    /// with rights on some columns: the executor checks those.
     pub fn is_open_to_caller(&self) -> bool {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE);
         let all = pg_sys::AclMaskHow::ACLMASK_ALL;
@@ -50,8 +50,8 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// The triggers of an ordinary heap table in which an UPDATE of these columns touches no key and no policy; `known`
-    /// triggers may be left out. None: the table is not so plain.
+    /// The triggers of an ordinary heap table in which an UPDATE of these columns touches no key and no policy. Besides
+    /// the server's own it may have only `known` ones. None: the table is not so plain.
     pub fn plain(
         &self,
         written: &[i16],
@@ -73,8 +73,8 @@ impl Table {
         }
     }
 
-    /// Each new row version needs a generated column, or a check of a NOT NULL that older rows may break. A proven NOT NULL
-    /// stays true of columns that are not written.
+    /// Each new row version needs a generated column, or a check of a NOT NULL that older rows may break. A proven NOT
+    /// NULL stays true of columns that are not written.
     fn computes(&self) -> bool {
         let Some(constraints) = self.constraints() else {
             return false;
@@ -88,7 +88,7 @@ impl Table {
         own
     }
 
-    /// Each new row version needs a CHECK.
+    /// The table has CHECK constraints, which each new row version must pass.
     pub fn has_checks(&self) -> bool {
         self.constraints().is_some_and(|c| c.num_check > 0)
     }
@@ -98,7 +98,7 @@ impl Table {
         unsafe { (*(*self.rel).rd_att).constr.as_ref() }
     }
 
-    /// A BEFORE ROW trigger or a rule, if it is enabled, could silently keep a row from a write.
+    /// The table has a BEFORE ROW trigger or a rule, which could silently suppress a write if it is enabled.
     pub fn may_keep_rows_back(&self) -> bool {
         let before_row = (pg_sys::TRIGGER_TYPE_BEFORE | pg_sys::TRIGGER_TYPE_ROW) as i16;
         // SAFETY: the relation is open; null where it has no rules.
@@ -146,14 +146,14 @@ impl Table {
         }
     }
 
-    /// The server does not fire their triggers for a row version of this transaction that is no longer the last: the update
-    /// that replaces it must.
+    /// The table has foreign keys of its own. The server does not check a row version that its own transaction has
+    /// replaced. So an update that replaces such a version must fire the check.
     pub fn has_references(&self) -> bool {
         !self.references().is_empty()
     }
 
-    /// One of the columns is in a foreign key, or in a unique index, which a foreign key may point to. A key with MATCH FULL
-    /// counts always: older rows may break it, and any update checks that.
+    /// One of the columns is in a foreign key, or in a unique index, which a foreign key may point to. A key with MATCH
+    /// FULL counts always: older rows may break it, and any update checks that.
     fn is_in_key(&self, columns: &[i16]) -> bool {
         let in_index = |number: &i16| {
             // SAFETY: the relation is open; the bitmap is a copy.
@@ -179,8 +179,8 @@ impl Table {
         (1..=self.columns()).filter(dropped).collect()
     }
 
-    /// A valid unique btree of all rows on this column alone: the index, its equality function and collation. None also where
-    /// the collation of the index is not the column's.
+    /// A valid unique btree of all rows on this column alone: the index, its equality function and collation. None also
+    /// where the collation of the index is not the column's.
     pub fn unique_index_on(&self, number: i16) -> Option<(Oid, Oid, Oid)> {
         let (mut type_oid, mut typmod, mut collation) = (pg_sys::InvalidOid, 0, pg_sys::InvalidOid);
         // SAFETY: the relation is open; indexes of its list are there while it is locked.
@@ -264,7 +264,7 @@ unsafe fn usable(index: pg_sys::Relation, number: i16, collation: Oid) -> Option
     }
 }
 
-/// A statement that names a table needs this right, too.
+/// A statement that names a table needs USAGE on the schema, too.
 fn may_use_schema(schema: Oid, user: Oid) -> bool {
     let usage = pg_sys::AclMode::from(pg_sys::ACL_USAGE);
     // SAFETY: reads the system caches.

@@ -1,5 +1,5 @@
-//! Counts the server's messages about changed relations, so that a backend knows when what it remembers is stale. A
-//! message about a schema counts as one about every relation.
+//! Counts the server's messages about changed relations, so that a backend knows when its caches are stale. A message
+//! about a schema counts as one about every relation.
 
 use super::{Name, Table};
 use crate::error::Result;

@@ -5,8 +5,8 @@ use crate::error::{Error, Kind, Result};
 use crate::trylock::wait_or;
 use pgrx::pg_sys;
 
-/// Waits until no other transaction that has written these tables is open, and blocks other writers. 55P03 where one does not
-/// end.
+/// Waits until no other transaction that has written these tables is open, and blocks other writers. 55P03 where one
+/// does not end.
 pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
     tables.iter().try_for_each(|t| lock(t))
 }
@@ -48,8 +48,8 @@ pub fn lock_exclusively(name: Name) -> Result<()> {
     Ok(())
 }
 
-/// The oldest transaction id, with its epoch, that is running for any snapshot in this database; replication slots and
-/// prepared transactions count.
+/// The oldest transaction id, with its epoch, that some snapshot of this database regards as running. Replication slots
+/// and prepared transactions count.
 pub fn horizon(table: &Table) -> i64 {
     let next = next_xid();
     // SAFETY: the relation is open.

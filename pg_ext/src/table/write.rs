@@ -14,8 +14,8 @@ pub enum Outcome {
     Busy,
 }
 
-/// Whether a lock waits for another transaction that holds the row. An update always waits, so a caller that must not wait
-/// locks the row first.
+/// Whether a lock waits for another transaction that holds the row. An update always waits, so a caller that must not
+/// wait locks the row first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Yes,
@@ -51,7 +51,7 @@ impl Table {
         self.replace(tid, self.filled_slot(row)?)
     }
 
-    /// The same; raises the error of a CHECK before it writes or waits.
+    /// Like [`Table::update`], but raises the error of a CHECK before it writes or waits.
     pub fn update_checked(
         &self,
         tid: pg_sys::ItemPointerData,
@@ -73,8 +73,8 @@ impl Table {
         let mut failure = pg_sys::TM_FailureData::default();
         let mut mode = 0;
         let mut update_indexes = Default::default();
-        // SAFETY: the table's own access method, called as the executor does; every argument is plain data that outlives
-        // the call. A function pointer needs pgrx's barrier.
+        // SAFETY: the table's own access method, called as the executor does; every argument is plain data that
+        // outlives the call. A function pointer needs pgrx's barrier.
         let result = unsafe {
             let update = (*(*self.rel).rd_tableam).tuple_update;
             let (rel, raw) = (self.rel, slot.raw);
@@ -189,8 +189,8 @@ impl Table {
 
     /// The table as the target of a statement.
     fn as_target(&self, work: impl FnOnce(*mut pg_sys::ResultRelInfo, *mut pg_sys::EState)) {
-        // SAFETY: the table is open; range table index 0 means that there is no statement with a list of updated columns. An
-        // error frees both with their memory context.
+        // SAFETY: the table is open; range table index 0 means that there is no statement with a list of updated
+        // columns. An error frees both with their memory context.
         unsafe {
             let estate = pg_sys::CreateExecutorState();
             let info: *mut pg_sys::ResultRelInfo =

@@ -2,9 +2,9 @@
 //! order_key would be in two lanes, and come out of order.
 //!
 //! Emitters lock their segment as any INSERT does and read the topic's lanes after that; a redrive writes once.retry.
-//! So with both locked against writers, every later event comes under the new lanes. Pending are events of the log that
-//! no take has handed out, events of open batches, and rows of once.retry. Dead letters are not pending: a redrive
-//! puts them into the lane that their order_key has then.
+//! So while the segments and once.retry are locked against writers, every later event gets one of the new lanes. Three
+//! kinds of events are pending: events of the log that no take has handed out, events of open batches, and rows of
+//! once.retry. Dead letters are not pending: a redrive puts them into the lane that their order_key has then.
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};

@@ -1,7 +1,7 @@
 //! Finds, makes and locks the row of a topic.
 //!
-//! Of two sessions that make one topic at once, the second waits for the first and goes on with its row (40001 above
-//! READ COMMITTED, never 23505).
+//! When two sessions create the same topic, the second waits for the first and uses its row (40001 above READ
+//! COMMITTED, never 23505).
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
@@ -20,7 +20,7 @@ const CREATE: &std::ffi::CStr = c"
     ON CONFLICT (topic) DO UPDATE SET topic = excluded.topic
     RETURNING t.topic_id";
 
-// A logical copy has the rows, and a sequence that is behind them.
+// In a logical copy of the database the sequence can be behind the rows.
 const NEXT: &std::ffi::CStr = c"
     SELECT setval('once.outbox_id', greatest(nextval('once.outbox_id'),
                                              (SELECT max(topic_id) FROM once.topic) + 1,

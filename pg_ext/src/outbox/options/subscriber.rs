@@ -2,8 +2,8 @@
 //!
 //! A new subscriber begins with the events that its creator's snapshot does not see. That snapshot is taken while
 //! once.subscriber is locked for writing. The sweep that decides which events are needed locks that table against
-//! writers first, so it never overlooks an uncommitted subscriber. A delayed event has a row for each subscriber: an
-//! emit of one, and a change of the topic's subscribers, wait for each other.
+//! writers first, so it never overlooks an uncommitted subscriber. A delayed event has a row for each subscriber. So an
+//! emit of a delayed event and a change of the topic's subscribers wait for each other.
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
@@ -48,7 +48,7 @@ const GET: &std::ffi::CStr = c"
         'dead_for', $6 * interval '1 microsecond',
         'paused', $7)::pg_catalog.json";
 
-// An ack or nack locks the batch and writes its receipt then: with the rows locked, all receipts are there.
+// An ack or nack locks the batch before it writes its receipt. So once these rows are locked, all receipts are there.
 const HOLD: &std::ffi::CStr = c"
     SELECT pg_catalog.count(*)
       FROM (SELECT FROM once.batch WHERE subscriber_id = $1 FOR UPDATE) held";
@@ -140,7 +140,7 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
     }
     let series = series::current(&Snapshot::latest())?;
     let table = Table::to_write(TABLE)?;
-    // The snapshot counts this transaction's earlier events as seen: by its id, which it has by now.
+    // The UPDATE above gave this transaction an id. So the snapshot counts its earlier events as seen.
     let (start, _) = Seen::now()?;
     table.insert(&[
         Some(Datum::from(id)),
@@ -180,7 +180,8 @@ pub fn all_options(subscriber: &Subscriber) -> Result<Datum> {
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
 }
 
-/// `once.subscriber_drop`. Waits for open takes, acks and nacks of the subscriber, and for open emits of delayed events.
+/// `once.subscriber_drop`. Waits for open takes, acks and nacks of the subscriber, and for open emits of delayed
+/// events.
 pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     let subscriber = Subscriber::named_in(call)?;
     lock::existing(&subscriber.topic.name)?;
@@ -191,7 +192,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
-    // After the batches: a transaction that has nacked may emit a delayed event then.
+    // Only after the batches are locked: a transaction that has nacked may still emit a delayed event.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     Ok(call.return_null())

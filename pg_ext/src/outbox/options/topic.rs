@@ -104,7 +104,7 @@ fn all_options(topic: &Topic) -> Result<Datum> {
     options_if_there(topic)?.ok_or_else(|| Error::new(Kind::Internal, "a topic without options"))
 }
 
-/// None: the topic was dropped since it was read.
+/// The options of a topic. None: the topic was dropped since it was read.
 pub fn options_if_there(topic: &Topic) -> Result<Option<Datum>> {
     let rows = spi::query_latest(
         &GET_ALL,
@@ -160,7 +160,7 @@ fn ensure_same_subscribers(topic: &Topic, wanted: &[&[u8]]) -> Result<()> {
     }
 }
 
-/// `once.topic_drop`. What was emitted to it has no subscriber, and outbox_retire removes it.
+/// `once.topic_drop`. The topic's events have no subscriber, so outbox_retire removes them.
 pub fn topic_drop(call: &Call) -> Result<Datum> {
     let topic = Topic::named_in(call, &Snapshot::latest())?;
     let topic = lock::existing(&topic.name)?;

@@ -1,9 +1,9 @@
 //! Copies the needed events of a closed segment to once.event_kept, so that the segment can be truncated.
 //!
 //! Copying pays where less than half of a segment is needed. Any other segment waits for its readers, and the current
-//! one grows meanwhile. There is one exception: no segment will be empty, and most of the current one is needed by
-//! nobody. Then the segment with the fewest needed events is copied. So a subscriber that lags costs about the space
-//! of its own backlog.
+//! one grows meanwhile. There is one exception: the current segment is full and mostly not needed, and no other one
+//! will be empty. Then the segment with the fewest needed events is copied. So a subscriber that lags costs about the
+//! space of its own backlog.
 
 use super::log::{self, Log};
 use super::need::{self, EventPlace, Needs, place, place_arrays};
@@ -16,9 +16,9 @@ use crate::table::{self, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
-/// Pages of a sample, spread over the segment: a topic's events stand together in an index.
+/// Pages of a sample, spread over the table. (In the index the events of one topic stand together.)
 const PAGES: u64 = 64;
-/// The log leaves the current segment when its last event is that old and no event of it is needed.
+/// The log leaves the current segment when its last event is this old and no event of it is needed.
 const IDLE_US: i64 = 60_000_000;
 
 // An event is in one of the segments; $4 says in which.
@@ -47,7 +47,7 @@ static COPIED: Kept = Kept::new(COPY, &[INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID
 /// How much of a segment is needed, judged by a sample of its pages.
 struct Estimate {
     needed: u64,
-    /// Half of the segment or more.
+    /// Half of the events or more are needed.
     is_most: bool,
 }
 
@@ -111,14 +111,14 @@ pub fn copy_needed(max: i64) -> Result<Swept> {
     Ok(swept)
 }
 
-/// No segment will be empty, and the current one is large and mostly not needed.
+/// No other segment will be empty, and the current one is large and mostly not needed.
 fn is_stuck(log: &Log) -> Result<bool> {
     let full = log.is_full(log.current)? && !Log::read(&Snapshot::latest())?.will_be_empty()?;
     Ok(full && !estimate(&SEGMENTS[log.current])?.is_most)
 }
 
 /// Copies the needed events of a segment, up to `max` events in all, and marks the segment once all of them are copied.
-/// Does nothing while an open transaction may still add events to it: one that comes later finds another current one.
+/// Does nothing while an open transaction may still add events to it. (Later transactions write to the current one.)
 fn empty(segment: usize, max: i64, swept: &mut Swept) -> Result<()> {
     let left = (max - swept.done).max(0) as usize;
     if left == 0 || !table::has_no_writers(SEGMENTS[segment].table)? {

@@ -1,8 +1,8 @@
 //! once.segment: which segment is written to, which are drained, and how one is emptied.
 //!
 //! Emitters lock their segment as any INSERT does, to the end of their transaction, before they make sure that it is
-//! the current one. So nothing more comes into a segment that is not current once nobody holds that lock. Such a
-//! segment is marked as drained when everything needed of it was copied.
+//! the current one. So a segment that is not current gets no more events once nobody holds that lock. Such a segment
+//! is marked as drained when all of its needed events are copied.
 
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
@@ -34,11 +34,11 @@ static MARKED: Kept = Kept::new(MARK, &[INT4OID, INT8OID, INT8OID]);
 /// The segments as they are committed now.
 pub struct Log {
     pub current: usize,
-    /// Of the segment that was opened last.
+    /// The column `opened` of the segment that was opened last.
     opened: i64,
-    /// By the present transaction: other sessions still write to the one before.
+    /// The present transaction opened it; other sessions still write to the previous one.
     pub is_opened_here: bool,
-    /// Drained segments: snapshots that call this transaction running are from before the mark.
+    /// For each drained segment a transaction id. A snapshot that regards it as running is from before the mark.
     drained: [Option<i64>; 4],
 }
 
@@ -127,9 +127,9 @@ fn is_blank(segment: usize) -> Result<bool> {
     Ok(Table::to_read(SEGMENTS[segment].table)?.is_blank())
 }
 
-/// Marks a segment whose needed events are all copied, at the latest by this transaction.
+/// Marks a segment as drained. This transaction or earlier ones have copied all of its needed events.
 pub fn mark_drained(segment: usize) -> Result<()> {
-    // A snapshot that does not see this transaction's end calls it running, and so the next one.
+    // A snapshot that does not see this transaction's end regards it as running, and the next id too.
     table::assign_xid();
     mark(segment, Some(table::next_xid()))
 }

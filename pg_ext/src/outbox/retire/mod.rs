@@ -6,14 +6,14 @@
 //!      the segment is marked as drained.
 //!   3. In a later transaction, when no snapshot is left from before the commit of that mark, it is truncated.
 //!
-//! So every snapshot finds an event in its segment or in once.event_kept. A pg_dump that stalls between its snapshot and
-//! its locks holds the truncation back.
+//! So every snapshot finds an event in its segment or in once.event_kept. A pg_dump that stalls between its snapshot
+//! and its locks holds the truncation back.
 //!
 //! Invariant: need.rs looks at the lane first, then at the lane's batches, then at once.retry, each as it is committed
 //! then. An event moves in the same direction (from the lane into a batch, from there into once.retry, in one
-//! transaction each), so one of the three looks finds it. An event that is not needed never is again: a redrive copies
-//! it out of once.dead. One session at a time does this, and only while no subscriber is being made: a new one needs
-//! events long before other sessions see it.
+//! transaction each), so one of the three looks finds it. An event that is not needed is never needed again: a redrive
+//! inserts a copy from once.dead. One session at a time runs the task, and only while no subscriber is being made: a
+//! new one needs events long before other sessions see it.
 
 mod copy;
 mod log;
@@ -34,7 +34,7 @@ pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(trylock::OUTBOX_RETIRE) else {
         return Ok(None);
     };
-    // To the end of the transaction: until then other sessions do not see these changes.
+    // Keep the lock until the transaction ends: until then other sessions do not see these changes.
     lock.keep();
     // An uncommitted subscriber may need events, and cannot be seen.
     table::lock_against_writers(&[c"subscriber"])?;

@@ -1,7 +1,7 @@
 //! An event is needed while a lane has not come to it, an open batch holds it, or once.retry has it.
 //!
-//! The state of a (topic, lane) is read when it is first asked for, as it is committed then, and kept for one of them at
-//! a time: ask in the order of topic and lane.
+//! [`Needs`] reads the state of a (topic, lane) when it is first asked for, as it is committed then. It keeps one state
+//! at a time, so callers ask in the order of topic and lane.
 
 use crate::error::Result;
 use crate::outbox::batch::{Batch, Part};
@@ -67,7 +67,7 @@ struct LaneNeeds {
     retries: Option<Snapshot>,
 }
 
-/// The needs of all subscribers, as far as they were asked.
+/// Answers whether any subscriber needs an event.
 pub struct Needs {
     subscribers: HashMap<i32, Vec<Subscriber>>,
     here: Option<(i32, i32)>,
@@ -94,7 +94,7 @@ impl Needs {
         })
     }
 
-    /// A subscriber needs it.
+    /// A subscriber needs the event.
     pub fn wants(&mut self, event: &Event) -> Result<bool> {
         let (topic, lane) = (event.i32(Col::TopicId), event.i32(Col::Lane));
         if self.here != Some((topic, lane)) {
@@ -113,7 +113,7 @@ impl Needs {
         Ok(false)
     }
 
-    /// It is in once.event_kept.
+    /// The event is in once.event_kept.
     pub fn is_kept(&self, event: &Event) -> Result<bool> {
         let (topic, lane, id) = place(event);
         let keys = &mut [

@@ -12,7 +12,7 @@ use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The looks at rows for each row that may be deleted.
+/// A sweep looks at this many rows for each row that it may delete.
 const LOOKS: usize = 10;
 
 // A redrive that needs one of them again locks it too (dead.rs).
@@ -29,7 +29,7 @@ const DELETE_KEPT: &CStr = c"
 // $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time (tokens of old batches are below it;
 // with once.fake_now the largest bigint), $5 the most redelivered events. The last part of a lane stores where the lane
 // is, so its batch stays. A batch is deleted whole: a part of it would look open. Its head is locked (batch.rs).
-// The failed attempts at an event are deleted with the batch in which it was acked: that batch is redelivered.
+// The failed attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered` set.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
         SELECT b.subscriber_id, b.token,
