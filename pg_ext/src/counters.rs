@@ -2,8 +2,7 @@
 //!
 //! This needs shared_preload_libraries: only a library that it loads may ask the server for shared memory. A backend
 //! that loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
-//! share. It counts the call, so a claim that is rolled back stays counted. A restart, also after a crash, begins at
-//! zero.
+//! share. It counts the call, so a claim that is rolled back stays counted. A restart or a crash begins at zero.
 //!
 //! A database has a slot from its first claim to the restart. Once all slots are taken, other databases are not
 //! counted. The rates compare with samples that `metrics()` leaves in the slot, so no claim reads the clock.

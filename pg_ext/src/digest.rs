@@ -1,5 +1,4 @@
-//! Hashes: the mark of a call and its arguments, and a digest as a key of 16 bytes, a lock's number or hexadecimal
-//! digits.
+//! Hashes: the mark of a call and its arguments, and a digest as a key of 16 bytes, a lock's number or hex digits.
 
 use sha2::{Digest, Sha256};
 

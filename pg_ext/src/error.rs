@@ -1,8 +1,7 @@
 //! Every error of the extension itself: its kind (one SQLSTATE each), message and hint.
 //!
-//! Functions return `Result<_, Error>`. Only `raise.rs` turns one into a PostgreSQL error, after every Rust value of
-//! the call was dropped. An error of the server (out of disk, cancelled) does not pass through here: pgrx carries it
-//! unchanged.
+//! Functions return `Result<_, Error>`. Only `raise.rs` turns an `Error` into a PostgreSQL error, after every Rust
+//! value of the call was dropped. Errors of the server (out of disk, cancelled) do not pass here: pgrx carries them.
 
 /// The kind of an error, for the caller's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Reads a `json` value in place: the members of an object, byte for byte. And converts it to `jsonb`, where the form
+//! Reads a `json` value in place: the members of an object, byte for byte. Also converts it to `jsonb`, where the form
 //! of numbers, spacing and repeated members does not count.
 //!
 //! The server checked the text when it became `json`, so this file only finds the parts. All structural bytes are

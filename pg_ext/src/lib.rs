@@ -34,11 +34,10 @@ mod machine;
 // Work on one row under a lease.
 mod action;
 
-// Teardowns that reach their terminal state last: refunds, clean-up, the audit.
+// Teardowns: refunds and clean-up come first, the terminal state last; and the audit.
 mod cancel;
 
-// Triggers that refuse undeclared writes; machine_define and machine_drop, which change guards, leases and teardowns,
-// too.
+// Triggers that refuse undeclared writes; machine_define and machine_drop, which also change leases and teardowns.
 mod guard;
 
 // The sweeps.

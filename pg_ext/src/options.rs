@@ -69,7 +69,7 @@ impl<'a> Member<'a> {
         self.json_type == b"null"
     }
 
-    /// An interval as text, in microseconds, of at least `least`; the number 0 is one, too, where 0 is allowed.
+    /// An interval as text, in microseconds, of at least `least`; the number 0 is accepted, too, if `least` is 0.
     pub fn duration(&self, least: i64) -> Result<Option<i64>> {
         if self.is_null() {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! Locks on numbers in a lock space of our own.
 //!
-//! A claim tries the lock of its key between the last look and the insert. A session that does not get it knows that
+//! A claim holds the lock of its key from its last read to its insert. A session that does not get the lock knows that
 //! another one is claiming the key. The lock is released before the function returns, so claiming 200,000 keys in one
 //! transaction does not fill shared memory. Other locks are kept to the end of the transaction ([`TryLock::keep`]). An
 //! error releases all of them with the (sub)transaction.

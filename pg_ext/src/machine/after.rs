@@ -205,7 +205,7 @@ impl<'a> Emitting<'a> {
     }
 }
 
-/// `once.machine_history`'s columns of a record.
+/// The columns of `once.machine_history` from a record.
 pub fn told(record: &MoveRecord) -> [Option<Datum>; 7] {
     [
         MoveCol::At,

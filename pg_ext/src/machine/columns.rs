@@ -22,8 +22,8 @@ const TABLE: &CStr = c"
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE c.oid = $1";
 
-// For a domain, the length or precision is that of its base type. A NOT NULL constraint that is not valid (PostgreSQL
-// 18) does not count. The columns of partition keys, of this table and of any above or below it, depend on the table.
+// A domain contains its length or precision. A NOT NULL constraint that is not valid (PostgreSQL 18) does not count. A
+// column of a partition key has an internal dependency on its table; keys of tables above and below count, too.
 const COLUMNS: &CStr = c"
     WITH RECURSIVE base (number, type, modifier) AS (
         SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a

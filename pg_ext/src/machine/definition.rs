@@ -1,4 +1,4 @@
-//! A machine's definition as one tree. `read` makes it of the caller's JSON; it is checked once and then stored.
+//! A machine's definition as one tree. `read` makes it from the caller's JSON; it is checked once and then stored.
 //!
 //! The stored form (`once.machine.definition`) is this tree as JSON: predicates have every name qualified, and leases
 //! are in microseconds, too. The tables' names and the owner have columns of their own.

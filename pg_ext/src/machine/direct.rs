@@ -2,9 +2,9 @@
 //! which is found by the index of its id.
 //!
 //! Invariant: it does exactly what the statement of `transition` would do. It begins only where no trigger, rule or
-//! policy of the table can take part (see [`PlainTable::of_machine`]). Where it does not succeed (no such row, another
-//! status, a lost race) it has written nothing, and the statement decides. The machine's guard would let each such move
-//! pass, so it is not called.
+//! policy of the table can take part (see [`PlainTable::of_machine`]). The machine's guard is not called, because it
+//! would let each such move pass. Where a direct move does not succeed (no such row, another status, a lost race), it
+//! has written nothing, and the statement decides.
 
 use super::changes;
 use super::definition::Definition;

@@ -4,7 +4,7 @@
 //! fitted machine that a backend keeps, and `changes` says when to fit it again. `moves`, `patch`, `id`, `relation` and
 //! `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases and teardowns,
 //! `transition` and `transition_many` for callers; `after` is what a move leaves behind (its `history`, its event).
-//! `read` makes a definition of JSON, and `validate` finds its faults (`rules`, `fit`, `money`; `predicate` reads a
+//! `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `fit`, `money`; `predicate` reads a
 //! `when`). `inspect` and `diagram` show it again. machine_define is in `guard/define.rs` and machine_check in
 //! `doctor/check.rs`, because they use nouns that import this one.
 
@@ -46,8 +46,7 @@ use crate::settings;
 use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
-/// The machine's lock: a claim holds it shared and a change of the definition exclusively, to the end of the
-/// transaction.
+/// The machine's lock. Until its transaction ends, a claim holds it shared and a change of the definition exclusively.
 pub fn lock_of(machine: &str) -> u64 {
     let digest = Sha256::new()
         .chain_update("machine\0")

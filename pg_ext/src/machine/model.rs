@@ -39,7 +39,7 @@ pub struct Machine {
     checked: Cell<u64>,
     /// The count of [`changes::of_definitions`] before its row was last read.
     read: Cell<Option<u64>>,
-    /// It has an owner, whose role may change without a message, so each call reads the row.
+    /// It has an owner. Changes of the caller's roles send no message, so each call checks the owner again.
     owned: Cell<bool>,
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
     /// Moves without a statement; None: not possible.

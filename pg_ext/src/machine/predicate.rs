@@ -108,7 +108,7 @@ fn only_expression(source: &CStr) -> Result<*mut Node> {
     }
 }
 
-/// A SELECT of nothing but its targets.
+/// A SELECT that has targets only.
 fn is_bare(select: &pg_sys::SelectStmt) -> bool {
     let lists = [
         select.distinctClause,
@@ -314,8 +314,8 @@ impl Opened {
         }
     }
 
-    /// The text that is kept. When the server reads the text or its qualified form, it writes the same text again. Its
-    /// first text may need more than one reading for that.
+    /// The text that is kept: the server's own text of the expression, qualified. When the server reads either of them,
+    /// it writes its own text again. Its first text may need further readings until this is so.
     fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {

@@ -16,8 +16,8 @@ use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, Snapshot, Step, Table};
 
-/// The most index entries (of pending keys, of others) and scopes that one call reads, and the least entries for each
-/// scope.
+/// The most index entries that one call reads (of pending keys, of other keys, of actions), the most scopes, and the
+/// least number of entries for each scope.
 const LOOKS: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_LOOKS_AT_SCOPE: usize = 8;

@@ -1,9 +1,9 @@
-//! A batch: events that a take handed out under one token. It has a row for each lane that it took from, its
-//! parts, which also say how far the lane had come then.
+//! A batch is the events that a take handed out under one token. It has a row, called a part, for each lane that the
+//! take used. A part also stores how far its lane had come then.
 //!
-//! The lease of a batch is that of its first part, the head, and may be extended; no other column of a part changes. A
-//! call that ends events of a batch locks the head first and reads the receipts then. So one transaction at a time
-//! writes receipts of a batch.
+//! The first part, the head, stores the lease of the batch. The lease may be extended; no other column of a part
+//! changes. A call that ends events of a batch locks the head first and then reads the receipts. So one transaction at
+//! a time writes receipts of a batch.
 
 use super::topic::Subscriber;
 use crate::call;
@@ -223,7 +223,7 @@ pub fn already_done(subscriber: &Subscriber, token: i64, how: &str) -> Error {
     )
 }
 
-/// How details name events.
+/// The events as a DETAIL lists them.
 pub fn listed(events: &[i64]) -> String {
     let ids: Vec<_> = events.iter().map(i64::to_string).collect();
     format!("Events: {}.", ids.join(", "))

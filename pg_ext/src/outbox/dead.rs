@@ -200,7 +200,7 @@ pub fn outbox_discard(call: &Call) -> Result<Datum> {
     Ok(Datum::from(rows.first().map_or(0, |r| number(r, 0) as i32)))
 }
 
-/// Redrives dead letters that this transaction has locked: rows of event_id and order_key.
+/// Redrives dead letters that this transaction has locked; `found` has their event_ids and order_keys.
 fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);

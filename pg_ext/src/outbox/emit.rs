@@ -1,8 +1,8 @@
 //! `outbox_emit`: one insert into the current segment.
 //!
-//! In this order: lock the segment; with a fresh snapshot check that it is the current one, and read the topic; get the
-//! transaction id; get the event id. So no truncation and no change of lanes can come in between, and seen.rs relies
-//! on the order of the two ids.
+//! An emit works in this order: it locks the segment; under a fresh snapshot it checks that the segment is the current
+//! one, and reads the topic; it gets the transaction id; it gets the event id. So no truncation and no change of lanes
+//! can come in between, and seen.rs relies on the order of the two ids.
 
 use super::event::{self, Col, DELAYED, Event, SEGMENTS};
 use super::retry;
@@ -41,7 +41,7 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The arguments of an emit but the topic.
+/// The arguments of an emit, without the topic.
 pub struct Emission<'a> {
     /// A json datum, stored as it is.
     pub payload: Datum,

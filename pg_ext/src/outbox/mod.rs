@@ -1,4 +1,4 @@
-//! outbox: events that leave the database. `sql/outbox.sql` opens with how the log works.
+//! outbox: events that leave the database. `sql/outbox.sql` begins with an overview of the log.
 //!
 //! emit writes the log (event.rs). take reads it lane by lane (lane.rs), from the place that the lane's last batch
 //! (batch.rs) stores (window.rs, seen.rs). Receipts (receipt.rs) say how events left a batch. Failed events are

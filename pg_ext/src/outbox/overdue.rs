@@ -25,7 +25,7 @@ pub struct PutBack {
     pub more: bool,
 }
 
-/// Puts back batches whose lease expired, until at least `most` events were.
+/// Puts back batches whose lease expired, until at least `most` events were put back.
 pub fn put_back(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack> {
     let mut done = PutBack::default();
     for token in tokens {

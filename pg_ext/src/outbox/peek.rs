@@ -37,7 +37,7 @@ struct Peek<'a> {
     now: i64,
     /// By event_id.
     found: BTreeMap<i64, Standing>,
-    /// Order keys with rows in once.retry: events behind them in the log wait.
+    /// The first row in once.retry of each key that was looked up, if any: events of the key in the log wait behind it.
     first_of_key: HashMap<(i32, Vec<u8>), Option<i64>>,
 }
 

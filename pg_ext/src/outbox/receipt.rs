@@ -1,4 +1,4 @@
-//! Receipts: how the events of a batch left it. Written under the lock of the batch's row, never changed.
+//! Receipts: how the events of a batch left it. They are written under the lock of the batch's head and never changed.
 
 use super::batch::Batch;
 use crate::call;

@@ -7,8 +7,8 @@
 //! with [`free`]: it makes a waiting first row due now. A row that comes in ahead of others (a redriven event, or one
 //! that was committed late) is due by itself. Rows behind the first may have a due_at of their own, and keep it.
 //!
-//! A write to a row in a batch holds the lock of the batch. Only a take that holds the lane changes other rows, and
-//! `free` under the lock of a batch. A keyed lane has at most one open batch, so `free` never waits.
+//! A row in a batch is changed under the lock of the batch. Any other row is changed by a take that holds the lane, or
+//! by `free` under the lock of a batch. A keyed lane has at most one open batch, so `free` never waits.
 
 use super::batch::Batch;
 use super::topic::Subscriber;

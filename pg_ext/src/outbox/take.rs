@@ -127,7 +127,7 @@ pub fn lock_of(subscriber: &Subscriber, lane: i32) -> u64 {
 }
 
 /// The order in which this backend tries a subscriber's lanes: first those where it found events lately, in turn, then
-/// the others; every ROUNDth take the other way round.
+/// the others. Every ROUNDth take begins with the others.
 struct LaneOrder {
     takes: u32,
     /// Lanes where events were found lately, the longest ago first.
@@ -147,8 +147,7 @@ impl LaneOrder {
         })
     }
 
-    /// Every second take begins with the lanes that have suspects: a suspect goes alone, so only an empty draft takes
-    /// it.
+    /// Every second take begins with the lanes that have suspects: only a draft without events can take a suspect.
     fn order(&mut self, subscriber: &Subscriber, retries: bool) -> Result<Vec<i32>> {
         let usual = self.usual_order(subscriber);
         if self.takes.is_multiple_of(2) || !retries {

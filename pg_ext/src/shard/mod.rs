@@ -1,4 +1,4 @@
-//! shard: which slice of the routing values this database holds. One shard is one database; their number never changes.
+//! shard: which slice of the routing values this database holds. A shard is a database; the number of shards is fixed.
 //!
 //! The routing value is the part of a key (message, saga), or of the scope, before the first separator. A claim of a
 //! foreign value is refused with ON007, so that a request that was sent to the wrong database does not run there a

@@ -244,9 +244,9 @@ fn parameters(args: &[Option<Datum>]) -> (Vec<Datum>, Vec<std::ffi::c_char>) {
 enum Under<'a> {
     /// The snapshot that any statement of this transaction takes.
     Statement,
-    /// This one; the statement only reads.
+    /// The given snapshot; the statement only reads.
     Look(&'a Snapshot),
-    /// This one; the statement may write.
+    /// The given snapshot; the statement may write.
     Latest(&'a Snapshot),
 }
 

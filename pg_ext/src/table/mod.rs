@@ -1,5 +1,5 @@
-//! Direct access to tables: open, find by index, insert, update, lock, delete. For the extension's own tables, and in
-//! `user.rs` for plain tables of users.
+//! Direct access to tables: open, find by index, insert, update, lock, delete. It works on the extension's own tables
+//! and, in `user.rs`, on plain tables of users.
 //!
 //! Why not SPI: a claim is one index probe and one insert, and the executor around two kept plans costs more than both
 //! (`make bench`). It also needs no change of user: no right is checked, no name is looked up through search_path, and

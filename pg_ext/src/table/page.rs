@@ -1,4 +1,4 @@
-//! The rows of one page: to sample a large table.
+//! Reads the rows of one page, to sample a large table.
 
 use super::{Slot, Snapshot, Table};
 use pgrx::pg_sys;

@@ -13,7 +13,7 @@ pub trait Column: Copy {
     fn number(self) -> usize;
 }
 
-/// Makes an enum, whose first variant is 1, the columns of a table.
+/// Makes an enum the columns of a table; its first variant is 1.
 macro_rules! columns {
     ($of:ty) => {
         impl $crate::table::Column for $of {

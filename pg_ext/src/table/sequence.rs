@@ -10,7 +10,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Opens it for looking.
+    /// Opens it for reading.
     pub fn to_read(name: Name) -> Result<Sequence> {
         let table = Table::to_read(name)?;
         Ok(Sequence { table })

@@ -25,7 +25,7 @@ impl Table {
     }
 
     /// The caller may read and update the whole table, and no extension checks rights by a hook. False for a caller
-    /// with rights on some columns: the executor checks those.
+    /// with rights on columns only: the executor checks those.
     pub fn is_open_to_caller(&self) -> bool {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE);
         let all = pg_sys::AclMaskHow::ACLMASK_ALL;
@@ -216,7 +216,7 @@ unsafe fn has_unproven_not_null(desc: pg_sys::TupleDesc) -> bool {
     })
 }
 
-/// A foreign key with MATCH FULL; also a missing one.
+/// True for a foreign key with MATCH FULL, and for a missing one.
 fn matches_in_full(constraint: Oid) -> bool {
     // SAFETY: looks into the system cache; the tuple is a row of pg_constraint until it is released.
     unsafe {

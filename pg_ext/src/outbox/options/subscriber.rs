@@ -180,8 +180,7 @@ pub fn all_options(subscriber: &Subscriber) -> Result<Datum> {
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
 }
 
-/// `once.subscriber_drop`. Waits for open takes, acks and nacks of the subscriber, and for open emits of delayed
-/// events.
+/// `once.subscriber_drop`. Waits for open takes, acks and nacks of the subscriber, and open emits of delayed events.
 pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     let subscriber = Subscriber::named_in(call)?;
     lock::existing(&subscriber.topic.name)?;

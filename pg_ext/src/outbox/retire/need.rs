@@ -1,4 +1,4 @@
-//! An event is needed while a lane has not come to it, an open batch holds it, or once.retry has it.
+//! An event is needed while a lane has not reached it, an open batch holds it, or once.retry has it.
 //!
 //! [`Needs`] reads the state of a (topic, lane) when it is first asked for, as it is committed then. It keeps one state
 //! at a time, so callers ask in the order of topic and lane.
@@ -33,7 +33,7 @@ pub fn place_arrays(places: &[EventPlace]) -> [Datum; 3] {
     ]
 }
 
-/// The events on these pages, in the order that [`Needs`] asks for. No further page once there are `most`.
+/// The events on these pages, in the order that [`Needs`] asks for. Reads no further page once it has `most` events.
 pub fn events_on(table: &Table, pages: impl Iterator<Item = u32>, most: usize) -> Vec<Event> {
     let snapshot = Snapshot::latest();
     let mut events = Vec::new();
