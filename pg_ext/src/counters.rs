@@ -4,8 +4,8 @@
 //! that loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
 //! share. It counts the call, so a claim that is rolled back stays counted. A restart or a crash begins at zero.
 //!
-//! A database has a slot from its first claim to the restart. Once all slots are taken, other databases are not
-//! counted. The rates compare with samples that `metrics()` leaves in the slot, so no claim reads the clock.
+//! A database has a slot from its first use to the restart. Once all slots are taken, other databases are not counted.
+//! The rates compare with samples that `metrics()` leaves in the slot, so no claim reads the clock.
 
 use crate::clock;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_sys};

@@ -113,8 +113,8 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     log(&topic, emission, &segment, &snapshot)
 }
 
-/// Emits the event of a step or a move. Rights were checked when it was registered. None: the topic has no subscribers
-/// any more.
+/// Emits the event of a step or a move. Rights were checked when it was registered. None: the topic is gone or has no
+/// subscribers.
 pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
     let (segment, snapshot) = open_segment()?;
     match Topic::registered(topic, &snapshot)? {

@@ -2,7 +2,7 @@
 //! later, or waiting behind an earlier one of its order_key.
 //!
 //! Invariant: when an event leaves, the later events of its key leave the batch too. So a batch never holds an event
-//! behind one of its key that failed. The caller has locked the batch, and writes the receipt.
+//! while an earlier one of its key waits in once.retry. The caller has locked the batch, and writes the receipt.
 
 use super::batch::Batch;
 use super::dead;
