@@ -43,7 +43,7 @@ shell_check() {
         note "NOT CHECKED: shellcheck is missing: sudo apt-get install shellcheck"
         if is_ci; then return 1; else return 0; fi
     fi
-    shellcheck -x tests/scripts/*.sh .ci/run
+    shellcheck -x tests/scripts/*.sh sql/examples/shards/*.sh .ci/run
 }
 
 if [ "${1:-}" = extension ]; then

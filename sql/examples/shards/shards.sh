@@ -1,0 +1,570 @@
+#!/usr/bin/env bash
+# Moves whole databases (shards) of pg_once from one cluster to another, behind PgBouncer. The book's page is
+# docs/how-to/shards.md.
+#
+# Where a move stands is read from the servers and the pooler each time, from the databases' names above all:
+#   NAME         is the home, or a home that nobody is sent to yet
+#   NAME_coming  is being filled, at the target
+#   NAME_moved   was the home; it takes no connections, and the operator drops it
+# So the same command goes on where a killed one stopped.
+set -euo pipefail
+
+usage() {
+    cat <<'HELP'
+usage: shards.sh split        --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE --data DIR [options] NAME...
+       shards.sh move-logical --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
+       shards.sh move-dump    --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
+
+  split         Makes a new cluster of a physical copy. The databases NAME... live there afterwards, the others
+                stay. Run it on the new machine, as the OS user of the server. Clients wait about a second.
+  move-logical  Moves a database by logical replication, also to a newer major version. Clients wait about a
+                second. Needs wal_level = logical; change no table until it is done.
+  move-dump     Moves a database by dump and restore. Clients wait as long as that takes.
+
+  --from HOST:PORT     the cluster where the databases are, as the pooler knows it
+  --to HOST:PORT       the cluster where they go, as the pooler will know it
+  --pooler HOST:PORT   PgBouncer's admin console; once for each PgBouncer
+  --map FILE           PgBouncer's file with the lines "NAME = host=... port=...", read by each of them
+  --data DIR           split: the new cluster's data directory; it must not be there
+  --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
+  --patience SECONDS   how long a transaction may go on before its session is ended (5)
+  --yes                go on without a question
+
+HOST may be the directory of a socket. The user is PGUSER, a superuser of both clusters and one of PgBouncer's
+admin_users; passwords come from ~/.pgpass (move-logical: also from that of the target's server). The programs
+pg_dump, pg_ctl, ... are those on the PATH, of the newer of the two versions.
+
+Killed, or stopped by an error? Run the same command again: it goes on with the step that it named last. The old
+homes are renamed to NAME_moved, without connections. Drop them when you have seen that all is well.
+HELP
+}
+
+die() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    for line in "$@"; do printf '       %s\n' "$line" >&2; done
+    exit 2
+}
+note() { printf '    %s\n' "$*"; }
+
+# Arguments -------------------------------------------------------------------------------------
+
+case ${1:-} in
+split | move-logical | move-dump) COMMAND=$1 ;;
+-h | --help | help) usage && exit ;;
+*) usage >&2 && exit 2 ;;
+esac
+shift
+FROM='' TO='' MAP='' DATA='' OPTIONS='' PATIENCE=5 YES='' POOLERS=() NAMES=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help) usage && exit ;;
+    --yes) YES=1 ;;
+    --from | --to | --pooler | --map | --data | --options | --patience)
+        [ $# -ge 2 ] || die "$1 needs a value"
+        case $1 in
+        --from) FROM=$2 ;;
+        --to) TO=$2 ;;
+        --pooler) POOLERS+=("$2") ;;
+        --map) MAP=$2 ;;
+        --data) DATA=${2%/} ;;
+        --options) OPTIONS=$2 ;;
+        --patience) PATIENCE=$2 ;;
+        esac
+        shift
+        ;;
+    -*) die "there is no option $1" "shards.sh --help lists them." ;;
+    *)
+        [[ $1 =~ ^[A-Za-z0-9_-]{1,50}$ ]] || die "$1 is no name that this script moves" "Letters, digits, _ and -, at most 50."
+        NAMES+=("$1")
+        ;;
+    esac
+    shift
+done
+for address in "$FROM" "$TO" "${POOLERS[@]:-}"; do
+    [[ $address =~ ^[^[:space:]:]+:[0-9]+$ ]] || die "--from, --to and --pooler each need HOST:PORT, not \"$address\""
+done
+[ "$FROM" != "$TO" ] || die "--from and --to are one cluster"
+[ -w "$MAP" ] || die "--map must name a file that may be written"
+[ "${#NAMES[@]}" -gt 0 ] || die "name a database"
+if [ "$COMMAND" = split ]; then
+    [ -n "$DATA" ] || die "split needs --data"
+elif [ "${#NAMES[@]}" -gt 1 ]; then
+    die "$COMMAND moves one database at a time"
+fi
+NAME=${NAMES[0]} PUBLICATION=pg_once_move
+LIST=$(printf "'%s'," "${NAMES[@]}")
+LIST=${LIST%,}
+export PGCONNECT_TIMEOUT=${PGCONNECT_TIMEOUT:-10}
+
+# Steps -----------------------------------------------------------------------------------------
+
+case $COMMAND in
+split) STEPS=(check copy start follow pause fence promote names map resume close) ;;
+move-logical) STEPS=(check twin subscribe copy analyze pause fence drain finish arrive map resume close) ;;
+move-dump) STEPS=(check pause fence carry arrive map resume close) ;;
+esac
+NUMBER=0 STEP='' CLIENTS_WAIT=''
+
+# Says what the next step does, and waits for a yes. Nobody is asked while clients wait.
+step() {
+    local answer=''
+    STEP=${STEPS[NUMBER]} NUMBER=$((NUMBER + 1))
+    printf 'step %d of %d, %s: %s\n' "$NUMBER" "${#STEPS[@]}" "$STEP" "$1"
+    if [ -n "$YES$CLIENTS_WAIT" ]; then return; fi
+    printf '    yes or no? '
+    read -r answer || true
+    [ "$answer" = yes ] || die "not done: step $NUMBER, $STEP"
+}
+
+ended() {
+    local status=$?
+    if [ "$status" != 0 ] && [ -n "$STEP" ]; then
+        printf '%s stopped in step %d, %s. The same command goes on there.\n' "$COMMAND" "$NUMBER" "$STEP" >&2
+        if [ -n "$CLIENTS_WAIT" ]; then printf 'CLIENTS WAIT at the pooler until it has come to its end.\n' >&2; fi
+    fi
+}
+trap ended EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# `until_true WHAT command...`: the command until it is true, not false (1); what it writes is the progress.
+until_true() {
+    local what=$1 said='' last='' status
+    shift
+    while true; do
+        status=0
+        said=$("$@") || status=$?
+        [ "$said" = "$last" ] || note "$what: $said"
+        last=$said
+        case $status in 0) return ;; 1) sleep 0.1 ;; *) exit "$status" ;; esac
+    done
+}
+
+# Servers and poolers ---------------------------------------------------------------------------
+
+# `sql CLUSTER DATABASE [SQL]`: bare rows; without SQL it comes from the standard input.
+sql() {
+    psql -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"}
+}
+# A server that does not answer is an error here, never a "no".
+ask() { sql "$@" || die "$1 did not answer, or refused"; }
+is_true() {
+    local answer
+    answer=$(ask "$@") || exit 2
+    [ "$answer" = t ]
+}
+has() { is_true "$1" postgres "SELECT EXISTS (SELECT FROM pg_database WHERE datname = '$2')"; }
+program() { "$1" -h "${2%:*}" -p "${2##*:}" "${@:3}"; }
+admin() { psql -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2"; }
+
+# A line "NAME HOST:PORT PAUSED" for each database that is to move; PAUSED is 0 or 1.
+homes() { # pooler
+    admin "$1" 'SHOW DATABASES' | awk -F '|' -v names=" ${NAMES[*]} " '
+        NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+        index(names, " " $at["name"] " ") { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
+}
+# Whether each pooler sends the clients of each database to --to, and lets them.
+is_served() {
+    local pooler found
+    for pooler in "${POOLERS[@]}"; do
+        found=$(homes "$pooler") || die "the pooler at $pooler did not answer"
+        if grep -qv " $TO 0$" <<<"$found"; then return 1; fi
+    done
+}
+
+rename() { # cluster, from, to
+    local round
+    for round in 1 2 3 4 5; do
+        if sql "$1" postgres "ALTER DATABASE \"$2\" RENAME TO \"$3\"" 2>/dev/null; then return; fi
+        end_sessions "$1" "$2"
+        sleep "0.$round"
+    done
+    sql "$1" postgres "ALTER DATABASE \"$2\" RENAME TO \"$3\""
+}
+end_sessions() { ask "$1" postgres "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '$2'" >/dev/null; }
+allow() { ask "$1" postgres "ALTER DATABASE \"$2\" ALLOW_CONNECTIONS $3"; }
+prepared() { ask "$1" postgres "SELECT string_agg(gid, ' ') FROM pg_prepared_xacts WHERE database IN ($2)"; }
+
+# Nobody writes to this home any more, not even one who was there: no connections, no sessions, another name.
+fence() { # name
+    local open
+    allow "$FROM" "$1" false
+    end_sessions "$FROM" "$1"
+    open=$(prepared "$FROM" "'$1'") || exit 2
+    if [ -n "$open" ]; then
+        allow "$FROM" "$1" true
+        die "prepared transactions are open in $1: $open" "Clients wait: RESUME \"$1\" at the pooler, end the transaction, and start again."
+    fi
+    rename "$FROM" "$1" "${1}_moved"
+}
+
+# What has to be true before anything is done.
+check() {
+    local pooler name found
+    for pooler in "${POOLERS[@]}"; do
+        found=$(homes "$pooler") || die "the pooler at $pooler did not answer"
+        [ "$(wc -l <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}"
+        if grep -qvE " ($FROM|$TO) .$" <<<"$found"; then
+            die "the pooler at $pooler sends clients elsewhere:" "$found" "Look at --from, and at $MAP."
+        fi
+        if grep -q ' 1$' <<<"$found"; then CLIENTS_WAIT=1; fi
+    done
+    for name in "${NAMES[@]}"; do
+        grep -Eq "^[[:space:]]*${name}[[:space:]]*=(.*[[:space:]])?host=" "$MAP" || die "$MAP has no line \"$name = host=... port=...\""
+    done
+    found=$(ask "$FROM" postgres "SELECT m.datname FROM pg_database m JOIN pg_database d ON m.datname = d.datname || '_moved' WHERE d.datname IN ($LIST) LIMIT 1") || exit 2
+    [ -z "$found" ] || die "$found is at $FROM, of an earlier move" "Look at it, and drop it there: DROP DATABASE \"$found\""
+    found=$(prepared "$FROM" "$LIST") || exit 2
+    [ -z "$found" ] || die "prepared transactions are open: $found" "COMMIT PREPARED or ROLLBACK PREPARED them."
+}
+
+# Begun, at least: the home takes no connections, and may have its new name.
+is_fenced() { is_true "$FROM" postgres "SELECT NOT EXISTS (SELECT FROM pg_database WHERE datname = '$NAME' AND datallowconn)"; }
+
+# Of move-logical and move-dump.
+check_target() {
+    local here there
+    if has "$TO" "$NAME"; then
+        if has "$FROM" "$NAME"; then die "$NAME is in both clusters" "One of them is no home: look, and rename or drop it."; fi
+    elif ! is_fenced; then
+        here=$(ask "$FROM" "$NAME" "SELECT extversion FROM pg_extension WHERE extname = 'pg_once'")
+        there=$(ask "$TO" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'")
+        [ "$here" = "$there" ] || die "pg_once is \"$here\" in $NAME, and would be \"$there\" at $TO" "Install or upgrade it first."
+    else
+        has "$FROM" "$NAME" || has "$FROM" "${NAME}_moved" || die "$NAME is in neither cluster"
+    fi
+}
+
+pause() {
+    local pooler name where paused found status
+    CLIENTS_WAIT=1
+    for pooler in "${POOLERS[@]}"; do
+        found=$(homes "$pooler") || die "the pooler at $pooler did not answer"
+        while read -r name where paused; do
+            if [ "$where $paused" != "$FROM 0" ]; then continue; fi
+            status=0
+            timeout "$PATIENCE" psql -X -q -h "${pooler%:*}" -p "${pooler##*:}" -d pgbouncer -c "PAUSE \"$name\"" </dev/null || status=$?
+            case $status in
+            0) ;;
+            124) note "$name: a transaction goes on; its session is ended now" ;;
+            *) die "the pooler at $pooler does not pause $name" ;;
+            esac
+        done <<<"$found"
+    done
+}
+
+# The map is a file of the pooler: the line of each database is changed, and read again.
+map() {
+    local pooler copy found line
+    line="^([[:space:]]*($(IFS='|' && echo "${NAMES[*]}"))[[:space:]]*=(.*[[:space:]])?)"
+    copy=$(mktemp "$MAP.XXXXXX")
+    cp -p "$MAP" "$copy"
+    sed -E -e "s#${line}host=[^[:space:]]*#\1host=${TO%:*}#" -e "s#${line}port=[^[:space:]]*#\1port=${TO##*:}#" "$MAP" >"$copy"
+    mv "$copy" "$MAP"
+    for pooler in "${POOLERS[@]}"; do
+        admin "$pooler" RELOAD >/dev/null || die "the pooler at $pooler does not reload"
+        found=$(homes "$pooler")
+        if grep -qv " $TO .$" <<<"$found"; then
+            die "after RELOAD the pooler at $pooler has:" "$found" "Does it read $MAP, and has each line a port?"
+        fi
+    done
+}
+
+resume() {
+    local pooler name where paused found
+    for pooler in "${POOLERS[@]}"; do
+        found=$(homes "$pooler")
+        while read -r name where paused; do
+            if [ "$where $paused" = "$TO 1" ]; then admin "$pooler" "RESUME \"$name\"" </dev/null >/dev/null; fi
+        done <<<"$found"
+    done
+    CLIENTS_WAIT=''
+}
+
+# Makes the empty NAME_coming with the encoding, owner, settings and rights of the database.
+create_coming() { # database to be like
+    if has "$TO" "${NAME}_coming"; then ask "$TO" postgres "DROP DATABASE \"${NAME}_coming\" WITH (FORCE)"; fi
+    program pg_dump "$FROM" --create --schema-only --section=pre-data -d "$1" |
+        sed -nE "/^(CREATE|ALTER|GRANT|REVOKE|COMMENT ON).*DATABASE \"?$1\"?[ ;]/s/DATABASE \"?$1\"?([ ;])/DATABASE \"${NAME}_coming\"\1/p" |
+        sql "$TO" postgres
+}
+
+# The twin becomes the home; the old one is closed before.
+arrive() {
+    has "$TO" "$NAME" && return
+    allow "$FROM" "${NAME}_moved" false
+    sql "$TO" "${NAME}_coming" >/dev/null <<'SQL' || die "the twin refused"
+SELECT once.grant_role(r.oid, g.kind) FROM once.role_grant g JOIN pg_roles r ON r.rolname = g.role_name;
+SQL
+    rename "$TO" "${NAME}_coming" "$NAME"
+}
+
+old_homes() {
+    note "done. When you have seen that all is well:"
+    for name in "${NAMES[@]}"; do
+        if has "$FROM" "${name}_moved"; then note "  at $FROM: DROP DATABASE \"${name}_moved\";"; fi
+    done
+}
+
+# split -----------------------------------------------------------------------------------------
+
+SLOT=pg_once_split_${TO##*:}
+
+copy_cluster() {
+    if [ -e "$DATA/PG_VERSION" ]; then return; fi
+    ask "$FROM" postgres "SELECT pg_create_physical_replication_slot('$SLOT', true)
+        WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$SLOT')" >/dev/null
+    rm -rf "$DATA.coming"
+    program pg_basebackup "$FROM" -D "$DATA.coming" -S "$SLOT" -X stream -c fast -R -P
+    mv -T "$DATA.coming" "$DATA"
+}
+
+start_copy() {
+    if ! pg_ctl -D "$DATA" status >/dev/null; then
+        pg_ctl -D "$DATA" -w -t 3600 -l "$DATA.log" -o "-p ${TO##*:} $OPTIONS" start >/dev/null || die "the copy did not start: $DATA.log"
+    fi
+    local identifier='SELECT system_identifier FROM pg_control_system()'
+    [ "$(ask "$FROM" postgres "$identifier")" = "$(ask "$TO" postgres "$identifier")" ] || die "$TO is no copy of $FROM"
+}
+
+is_standby() { is_true "$TO" postgres 'SELECT pg_is_in_recovery()'; }
+
+# Whether the copy has replayed up to `$1`, give or take `$2` bytes.
+has_replayed() {
+    local behind
+    behind=$(ask "$TO" postgres "SELECT greatest(pg_wal_lsn_diff('$1', pg_last_wal_replay_lsn()), 0)") || exit 2
+    echo "$behind bytes"
+    [ "$behind" -le "$2" ]
+}
+end_of_log() { ask "$FROM" postgres 'SELECT pg_current_wal_flush_lsn()'; }
+
+promote() {
+    is_standby || return 0
+    until_true "the copy is behind by" has_replayed "$(end_of_log)" 0
+    ask "$TO" postgres 'SELECT pg_promote(true, 600)' >/dev/null
+}
+
+# In the copy, too, they were renamed.
+names() {
+    local name
+    for name in "${NAMES[@]}"; do
+        has "$TO" "$name" || rename "$TO" "${name}_moved" "$name"
+        allow "$TO" "$name" true
+    done
+}
+
+# The copies of those that stay are no homes.
+fence_copies() {
+    local name staying
+    staying=$(ask "$FROM" postgres "SELECT quote_literal(datname) FROM pg_database WHERE datallowconn AND NOT datistemplate
+        AND datname <> 'postgres' AND datname !~ '_moved$'") || exit 2
+    staying=$(ask "$TO" postgres "SELECT datname FROM pg_database WHERE datname IN (NULL${staying:+,}${staying//$'\n'/,})") || exit 2
+    while read -r name; do
+        has "$TO" "$name" || continue
+        allow "$TO" "$name" false
+        end_sessions "$TO" "$name"
+        rename "$TO" "$name" "${name}_moved" || note "$name keeps its name in the copy, without connections"
+    done <<<"$staying"
+}
+
+split() {
+    local name
+    step "look whether ${NAMES[*]} can go from $FROM to $TO. Nothing is changed."
+    check
+    if is_served; then
+        NUMBER=$((${#STEPS[@]} - 1))
+    else
+        step "copy the whole cluster at $FROM to $DATA; a replication slot, $SLOT, keeps the log for it."
+        copy_cluster
+        step "start the copy as a standby on port ${TO##*:}."
+        start_copy
+        step "wait until the copy has nearly everything."
+        if is_standby; then until_true "the copy is behind by" has_replayed "$(end_of_log)" 1000000; fi
+        step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10, and no step between asks."
+        pause
+        step "at $FROM, end the sessions of ${NAMES[*]} and rename them to NAME_moved, without connections."
+        for name in "${NAMES[@]}"; do
+            if has "$FROM" "$name"; then fence "$name"; fi
+        done
+        step "wait until the copy has everything, and promote it."
+        promote
+        step "in the copy, give ${NAMES[*]} their names again."
+        names
+        step "send ${NAMES[*]} to $TO in $MAP, and RELOAD the pooler."
+        map
+        step "RESUME ${NAMES[*]} at the pooler."
+        resume
+    fi
+    step "at $TO, rename the copies of those that stay to NAME_moved, without connections; drop the slot $SLOT at $FROM."
+    fence_copies
+    ask "$FROM" postgres "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '$SLOT'" >/dev/null
+    old_homes
+    note "  at $TO: the databases with names in _moved, copies of those that stayed at $FROM."
+}
+
+# move-dump -------------------------------------------------------------------------------------
+
+carry() {
+    has "$TO" "$NAME" && return
+    allow "$FROM" "${NAME}_moved" true
+    create_coming "${NAME}_moved"
+    program pg_dump "$FROM" -Fc -d "${NAME}_moved" | program pg_restore "$TO" --exit-on-error -d "${NAME}_coming"
+}
+
+# The last steps of both moves.
+switch() {
+    step "close ${NAME}_moved for good, and rename ${NAME}_coming at $TO to $NAME."
+    arrive
+    step "send $NAME to $TO in $MAP, and RELOAD the pooler."
+    map
+    step "RESUME $NAME at the pooler."
+    resume
+}
+
+move_dump() {
+    step "look whether $NAME can go from $FROM to $TO. Nothing is changed."
+    check
+    check_target
+    if is_served; then
+        NUMBER=$((${#STEPS[@]} - 1))
+    else
+        step "PAUSE $NAME at the pooler. Clients wait from here to step 7, and no step between asks."
+        pause
+        step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, without connections."
+        if has "$FROM" "$NAME"; then fence "$NAME"; fi
+        step "dump ${NAME}_moved and restore it as ${NAME}_coming at $TO."
+        carry
+        switch
+    fi
+    step "gather statistics for the planner in $NAME at $TO."
+    ask "$TO" "$NAME" ANALYZE
+    old_homes
+}
+
+# move-logical ----------------------------------------------------------------------------------
+
+# A slot's name has no capitals and no hyphens.
+REPLICATION=${PUBLICATION}_$(tr 'A-Z-' 'a-z_' <<<"$NAME")
+
+check_logical() {
+    local bad
+    if is_fenced; then return; fi
+    is_true "$FROM" postgres "SELECT current_setting('wal_level') = 'logical'" || die "wal_level at $FROM is not logical"
+    bad=$(ask "$FROM" "$NAME" "SELECT string_agg(c.oid::regclass::text, ' ') FROM pg_class c
+        WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.oid >= 16384 AND NOT CASE c.relreplident
+            WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+            WHEN 'i' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
+            ELSE c.relreplident = 'f' END") || exit 2
+    [ -z "$bad" ] || die "these have no replica identity, and their updates would fail: $bad" "Give each a primary key, or ALTER TABLE ... REPLICA IDENTITY FULL."
+    bad=$(ask "$FROM" "$NAME" "SELECT count(*) FROM pg_largeobject_metadata") || exit 2
+    [ "$bad" = 0 ] || die "large objects are not replicated" "Use move-dump."
+}
+
+has_extension() { is_true "$TO" "${NAME}_coming" "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_once')"; }
+is_subscribed() { is_true "$TO" "${NAME}_coming" "SELECT EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE d.datname = '${NAME}_coming')"; }
+
+twin() {
+    if has "$TO" "${NAME}_coming" && has_extension; then return; fi
+    create_coming "$NAME"
+    program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
+        psql -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" >/dev/null
+}
+
+connection() { echo "host=''${FROM%:*}'' port=${FROM##*:} user=''${PGUSER:-$(id -un)}'' dbname=''$1''"; }
+
+subscribe() {
+    if is_subscribed; then return; fi
+    # The publication first: the slot begins behind it.
+    is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = '$PUBLICATION')" ||
+        ask "$FROM" "$NAME" "CREATE PUBLICATION $PUBLICATION FOR ALL TABLES"
+    ask "$FROM" "$NAME" "SELECT pg_create_logical_replication_slot('$REPLICATION', 'pgoutput')
+        WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$REPLICATION')" >/dev/null
+    ask "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION $PUBLICATION CONNECTION '$(connection "$NAME")' PUBLICATION $PUBLICATION
+        WITH (create_slot = false, slot_name = '$REPLICATION')"
+}
+
+is_copied() {
+    local answer
+    answer=$(ask "$TO" "${NAME}_coming" "SELECT count(*) FILTER (WHERE srsubstate = 'r') || ' of ' || count(*) FROM pg_subscription_rel") || exit 2
+    echo "$answer tables"
+    [ "${answer% of *}" = "${answer#* of }" ]
+}
+
+# Whether the twin has confirmed up to `$1`, give or take `$2` bytes.
+has_confirmed() {
+    local behind
+    behind=$(ask "$FROM" postgres "SELECT greatest(pg_wal_lsn_diff('$1', confirmed_flush_lsn), 0) FROM pg_replication_slots WHERE slot_name = '$REPLICATION'") || exit 2
+    echo "$behind bytes"
+    [ "$behind" -le "$2" ]
+}
+
+fence_publisher() {
+    has "$FROM" "$NAME" || return 0
+    # Else it would try the old name once more, and then wait for seconds.
+    ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION DISABLE"
+    fence "$NAME"
+}
+
+drain() {
+    if has "$TO" "$NAME" || ! is_subscribed; then return; fi
+    allow "$FROM" "${NAME}_moved" true
+    ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION CONNECTION '$(connection "${NAME}_moved")'"
+    ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
+    until_true "the twin is behind by" has_confirmed "$(end_of_log)" 0
+}
+
+# Sequences are not replicated; the incarnation is the twin's own.
+finish() {
+    if has "$TO" "$NAME"; then return; fi
+    allow "$FROM" "${NAME}_moved" true
+    sql "$FROM" "${NAME}_moved" "SELECT format('SELECT pg_catalog.setval(%L, %s);', format('%I.%I', schemaname, sequencename), last_value)
+        FROM pg_sequences WHERE last_value IS NOT NULL" | sql "$TO" "${NAME}_coming" >/dev/null
+    if is_subscribed; then
+        ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION DISABLE"
+        ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION SET (slot_name = NONE)"
+        ask "$TO" "${NAME}_coming" "DROP SUBSCRIPTION $PUBLICATION"
+    fi
+    ask "$TO" "${NAME}_coming" 'SELECT once.incarnation_renew()' >/dev/null
+}
+
+is_slot_dropped() {
+    ask "$FROM" postgres "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '$REPLICATION' AND active" >/dev/null
+    sql "$FROM" postgres "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '$REPLICATION'" 2>/dev/null
+}
+
+move_logical() {
+    step "look whether $NAME can go from $FROM to $TO. Nothing is changed."
+    check
+    check_target
+    check_logical
+    if is_served; then
+        NUMBER=$((${#STEPS[@]} - 1))
+    else
+        step "make ${NAME}_coming at $TO, with the tables of $NAME and no rows."
+        is_fenced || twin
+        step "publish $NAME, and subscribe ${NAME}_coming to it; the slot $REPLICATION keeps the log for it."
+        is_fenced || subscribe
+        step "wait until ${NAME}_coming has a copy of each table, and nearly all that came later."
+        if ! is_fenced; then
+            until_true "copied" is_copied
+            until_true "the twin is behind by" has_confirmed "$(end_of_log)" 1000000
+        fi
+        step "gather statistics for the planner in ${NAME}_coming."
+        is_fenced || ask "$TO" "${NAME}_coming" ANALYZE
+        step "PAUSE $NAME at the pooler. Clients wait from here to step 12, and no step between asks."
+        pause
+        step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, without connections."
+        fence_publisher
+        step "wait until the twin has everything."
+        drain
+        step "set the sequences of the twin, end its subscription, and renew its incarnation."
+        finish
+        switch
+    fi
+    step "drop the slot $REPLICATION at $FROM."
+    until_true "the slot is in use" is_slot_dropped
+    old_homes
+}
+
+"${COMMAND/-/_}"
