@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -91,7 +91,7 @@ impl Cluster {
         format!(
             "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {port}\nunix_socket_dir = {}\nauth_type = trust\nauth_file = users.txt\n\
-             auth_user = {SUPERUSER}\n\
+             auth_user = {SUPERUSER}\nadmin_users = {SUPERUSER}\n\
              auth_query = select rolname, 'x' from pg_catalog.pg_roles where rolname = $1\n\
              server_idle_timeout = 10\n\
              pool_mode = {}\ndefault_pool_size = {pool_size}\nmax_client_conn = 1000\n\
@@ -108,6 +108,12 @@ impl PgBouncer {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where its files are: `pgbouncer.ini` is read again at a RELOAD.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.place.directory()
     }
 
     /// Where a client reaches the database `db` as superuser through the pooler.

@@ -1,0 +1,125 @@
+//! Whole databases move between clusters behind PgBouncer, by the script that operators use, under a storm of duplicate
+//! requests: no order twice, none lost, none in the wrong shard, and whoever holds a lease goes on with his token.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../nothing_lost/content.rs"]
+#[allow(dead_code)]
+mod content;
+mod storm;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use pg_once_tests::{is_long, playground};
+use storm::Running;
+use tokio::task::block_in_place;
+use world::{DAYS, World, at, mapped, play, shards};
+
+/// No call waits longer than this for a move that nobody stops.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Moves something, and says how long clients waited.
+async fn moved(running: &Running, what: &str, action: impl FnOnce()) {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    running.storm.longest_wait();
+    let begin = Instant::now();
+    block_in_place(action);
+    let took = begin.elapsed();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let waited = running.storm.longest_wait();
+    println!("{what}: {took:.1?}, and no call waited longer than {waited:.2?}");
+    let errors = running.storm.errors();
+    if !what.contains("killed") {
+        assert!(waited < LONGEST, "{what}: {waited:?}");
+    }
+    if !is_long() {
+        assert!(errors.is_empty(), "{what}: {errors:?}");
+    }
+}
+
+/// What everybody held in one of the databases with everything goes on in the other cluster.
+async fn goes_on(world: &World, day: usize) {
+    let on = async |role: &str| {
+        let role = if role.is_empty() { "postgres" } else { role };
+        play(world.half, role, DAYS[day]).await
+    };
+    content::goes_on(&world.tokens, on).await;
+}
+
+/// A client of the wrong shard, one with a map of yesterday, one who was in the database before it moved.
+async fn misrouted(world: &World, running: &Running) {
+    let tenant = running.storm.tenant_of(0);
+    let claim = format!("select once.key_claim('orders', '{tenant}/ada/x')");
+    let wrong = world.pooler.connect("shop_1").await.unwrap();
+    let error = wrong.simple_query(&claim).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "ON007");
+    // This pooler has no part in the moves.
+    let stale = mapped(&world.cluster).await;
+    let last = shards() - 1;
+    let moved = stale.connect(&format!("shop_{last}")).await;
+    let answered = match &moved {
+        Ok(client) => client.simple_query("select 1").await.is_ok(),
+        Err(_) => false,
+    };
+    assert!(!answered, "the old home lets clients in");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn shards_move_under_fire_and_each_order_is_made_once() {
+    let mut world = World::prepare().await;
+    let first = world.cluster.port();
+    let held = at(first, "postgres", &format!("shop_{}", shards() - 1)).await;
+    let running = storm::Storm::start(&world.pooler, first).await;
+
+    let upper: Vec<String> = (shards() / 2..shards())
+        .map(|shard| format!("shop_{shard}"))
+        .collect();
+    let split = format!("split {} {}", upper.join(" "), DAYS[0]);
+    moved(&running, "a split, killed in each step", || {
+        world.run_killed_in_each_step(&split, false);
+    })
+    .await;
+    assert!(held.unwrap().simple_query("select 1").await.is_err());
+    misrouted(&world, &running).await;
+
+    moved(&running, "a dump, killed in each step", || {
+        world.run_killed_in_each_step("move-dump shop_0", false);
+    })
+    .await;
+    moved(&running, "replication, killed in each step", || {
+        world.run_killed_in_each_step("move-logical shop_1", false);
+    })
+    .await;
+    // The split left a copy of it there.
+    let refused = world.refused("move-dump shop_0", true);
+    assert!(
+        refused.contains("DROP DATABASE \"shop_0_moved\""),
+        "{refused}"
+    );
+    let last = shards() - 1;
+    moved(&running, "replication, back to the first cluster", || {
+        world.run(&format!("move-logical shop_{last}"), true);
+    })
+    .await;
+
+    moved(&running, "a dump", || {
+        world.run("move-dump shop_2", false);
+    })
+    .await;
+
+    world.run("move-logical day_logical", false);
+    world.run("move-dump day_dump", false);
+    for day in 0..DAYS.len() {
+        goes_on(&world, day).await;
+    }
+    let storm = running.end().await;
+    let half = world.half;
+    let home = |shard| match shard {
+        0..=2 => half,
+        _ if shard >= shards() / 2 && shard != last => half,
+        _ => first,
+    };
+    let orders = storm.prove(home).await;
+    println!("{orders} orders");
+    assert!(orders > 500, "{orders}");
+}

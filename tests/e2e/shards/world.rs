@@ -1,0 +1,230 @@
+//! A cluster of many databases behind PgBouncer, whose map has a line for each, and the script that moves them.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use pg_once_tests::{Cluster, PgBouncer, PoolMode, is_long};
+use tokio_postgres::{Client, NoTls};
+
+use crate::content::{self, Tokens};
+use crate::playground::Playground;
+
+const SCRIPT: &str = include_str!("../../../sql/examples/shards/shards.sh");
+
+/// The databases of the storm are shop_0 to shop_7, and more in the long form.
+pub fn shards() -> usize {
+    if is_long() { 16 } else { 8 }
+}
+
+/// Databases with everything at once, each for one kind of move.
+pub const DAYS: [&str; 3] = ["day_split", "day_logical", "day_dump"];
+
+pub struct World {
+    pub cluster: Cluster,
+    pub pooler: PgBouncer,
+    /// The port of the cluster that the split makes.
+    pub half: u16,
+    /// What is held in each of the days.
+    pub tokens: Tokens,
+}
+
+/// A session at a port of this machine, past the pooler.
+pub async fn at(port: u16, role: &str, database: &str) -> Option<Client> {
+    let url = format!("postgresql://{role}@127.0.0.1:{port}/{database}");
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.ok()?;
+    tokio::spawn(async move {
+        // The client's own calls report what goes wrong.
+        let _ = connection.await;
+    });
+    Some(client)
+}
+
+pub async fn play(port: u16, role: &str, database: &str) -> Playground {
+    Playground::of(at(port, role, database).await.unwrap(), database)
+}
+
+/// A template is copied once its last session is gone.
+fn copy(cluster: &Cluster, from: &str, to: &str) {
+    let sql = format!("create database {to} template {from} strategy file_copy");
+    cluster.psql("postgres", &sql).unwrap();
+}
+
+impl World {
+    pub async fn prepare() -> World {
+        let cluster = Cluster::builder()
+            .setting("wal_level", "logical")
+            // Nobody waits for it where the first copy takes longer than it, as it does outside of tests.
+            .setting("wal_retrieve_retry_interval", "200ms")
+            .launch()
+            .unwrap();
+        cluster.psql("postgres", content::ROLES).unwrap();
+        cluster.psql("postgres", "create database shop_0").unwrap();
+        cluster.psql("shop_0", "create extension pg_once").unwrap();
+        for shard in (0..shards()).rev() {
+            let database = format!("shop_{shard}");
+            if shard != 0 {
+                copy(&cluster, "shop_0", &database);
+            }
+            let orders = format!(
+                "create table orders (id bigint generated always as identity primary key, key text not null,
+                     tenant text not null check (once.shard_of(tenant, {n}) = {shard}));
+                 select once.shard_set({shard}, {n})",
+                n = shards()
+            );
+            cluster.psql(&database, &orders).unwrap();
+        }
+        copy(&cluster, "shop_0", DAYS[0]);
+        let day = play(cluster.port(), "postgres", DAYS[0]).await;
+        day.show("drop table orders; truncate once.shard").await;
+        day.show(content::JOBS).await;
+        let tokens = content::a_working_day(&day).await;
+        drop(day);
+        for database in &DAYS[1..] {
+            copy(&cluster, DAYS[0], database);
+        }
+        let pooler = mapped(&cluster).await;
+        let half = TcpListener::bind("127.0.0.1:0").unwrap();
+        let half = half.local_addr().unwrap().port();
+        std::fs::write(cluster.directory().join("shards.sh"), SCRIPT).unwrap();
+        World {
+            cluster,
+            pooler,
+            half,
+            tokens,
+        }
+    }
+
+    fn addresses(&self) -> [String; 2] {
+        [self.cluster.port(), self.half].map(|port| format!("127.0.0.1:{port}"))
+    }
+
+    /// The script as an operator starts it, as the OS user of the servers; `back`: from the half to the first cluster.
+    fn script(&self, words: &str, back: bool) -> Command {
+        let directory = self.cluster.directory();
+        let programs = self.cluster.programs();
+        let mut command = programs.command("/bin/bash", directory);
+        let mut addresses = self.addresses();
+        if back {
+            addresses.reverse();
+        }
+        let [from, to] = addresses;
+        command
+            .env("PGUSER", "postgres")
+            .env(
+                "PATH",
+                format!("{}:/usr/bin:/bin", programs.directory().display()),
+            )
+            .arg("shards.sh")
+            .args(words.split_whitespace())
+            .args(["--from", &from, "--to", &to, "--yes"])
+            .args(["--pooler", &format!("127.0.0.1:{}", self.pooler.port())])
+            .arg("--map")
+            .arg(self.pooler.directory().join("pgbouncer.ini"))
+            .process_group(0);
+        if words.starts_with("split") {
+            let socket = self.cluster.socket_directory();
+            command.arg("--data").arg(self.half_directory());
+            command
+                .arg("--options")
+                .arg(format!("-k {}", socket.display()));
+        }
+        command
+    }
+
+    pub fn half_directory(&self) -> PathBuf {
+        self.cluster.directory().join("half")
+    }
+
+    /// Runs the script to its end; what it said.
+    pub fn run(&self, words: &str, back: bool) -> String {
+        let output = self.script(words, back).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words}\n{said}{errors}");
+        said
+    }
+
+    /// What the script says where it refuses.
+    pub fn refused(&self, words: &str, back: bool) -> String {
+        let output = self.script(words, back).output().unwrap();
+        assert!(!output.status.success(), "{words}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Kills it with all that it started, within each step; then it runs to its end, and once more. In the long form
+    /// the cluster that the databases leave is killed with it.
+    pub fn run_killed_in_each_step(&mut self, words: &str, back: bool) {
+        let mut step = 1;
+        while self.killed_in(step, words, back) {
+            if is_long() && !back {
+                self.cluster.kill_9().unwrap();
+                self.cluster.start().unwrap();
+            }
+            step += 1;
+        }
+        assert!(step > 8, "{words}: {step} steps");
+        let again = self.run(words, back);
+        assert!(!again.contains("PAUSE"), "{again}");
+    }
+
+    /// False: it has come to its end without that step.
+    fn killed_in(&self, step: u32, words: &str, back: bool) -> bool {
+        let mut script = self
+            .script(words, back)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begins = format!("step {step} of");
+        let mut said = Vec::new();
+        for line in BufReader::new(script.stdout.take().unwrap()).lines() {
+            said.push(line.unwrap());
+            if said.last().is_some_and(|line| line.starts_with(&begins)) {
+                // Somewhere within the step.
+                std::thread::sleep(Duration::from_millis(u64::from(step * 37 % 100)));
+                kill(&mut script);
+                return true;
+            }
+        }
+        let output = script.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words}\n{said:#?}\n{errors}");
+        false
+    }
+}
+
+fn kill(script: &mut Child) {
+    let group = Pid::from_raw(i32::try_from(script.id()).unwrap());
+    // It may have ended by itself.
+    let _ = killpg(group, Signal::SIGKILL);
+    script.wait().unwrap();
+}
+
+/// A pooler with a line for each database, as the script needs it.
+pub async fn mapped(cluster: &Cluster) -> PgBouncer {
+    let pooler = cluster.pgbouncer(PoolMode::Transaction, 8, &[]).unwrap();
+    let file = pooler.directory().join("pgbouncer.ini");
+    let settings = std::fs::read_to_string(&file).unwrap();
+    let every = format!("* = host=127.0.0.1 port={}\n", cluster.port());
+    let names = (0..shards()).map(|shard| format!("shop_{shard}"));
+    let lines: String = names
+        .chain(DAYS.map(str::to_owned))
+        .map(|name| format!("{name}{every}", every = &every[1..]))
+        .collect();
+    std::fs::write(&file, settings.replace(&every, &lines)).unwrap();
+    cluster
+        .programs()
+        .user()
+        .own(&file)
+        .and_then(|()| Ok(std::fs::metadata(&file)?))
+        .unwrap();
+    let admin = pooler.connect("pgbouncer").await.unwrap();
+    admin.simple_query("RELOAD").await.unwrap();
+    pooler
+}
