@@ -219,15 +219,13 @@ check() {
     [ -z "$found" ] || die "prepared transactions are open: $found" "COMMIT PREPARED or ROLLBACK PREPARED them."
 }
 
-# Begun, at least: the home takes no connections, and may have its new name.
-is_fenced() { is_true "$FROM" postgres "SELECT NOT EXISTS (SELECT FROM pg_database WHERE datname = '$NAME' AND datallowconn)"; }
-
-# Of move-logical and move-dump.
+# Of move-logical and move-dump. FENCED: the fence was begun at least, in an earlier run.
 check_target() {
     local here there
+    FENCED=$(ask "$FROM" postgres "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '$NAME' AND datallowconn)") || exit 2
     if has "$TO" "$NAME"; then
         if has "$FROM" "$NAME"; then die "$NAME is in both clusters" "One of them is no home: look, and rename or drop it."; fi
-    elif ! is_fenced; then
+    elif [ -z "$FENCED" ]; then
         here=$(ask "$FROM" "$NAME" "SELECT extversion FROM pg_extension WHERE extname = 'pg_once'")
         there=$(ask "$TO" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'")
         [ "$here" = "$there" ] || die "pg_once is \"$here\" in $NAME, and would be \"$there\" at $TO" "Install or upgrade it first."
@@ -449,7 +447,7 @@ REPLICATION=${PUBLICATION}_$(tr 'A-Z-' 'a-z_' <<<"$NAME")
 
 check_logical() {
     local bad
-    if is_fenced; then return; fi
+    if [ -n "$FENCED" ]; then return; fi
     is_true "$FROM" postgres "SELECT current_setting('wal_level') = 'logical'" || die "wal_level at $FROM is not logical"
     bad=$(ask "$FROM" "$NAME" "SELECT string_agg(c.oid::regclass::text, ' ') FROM pg_class c
         WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.oid >= 16384 AND NOT CASE c.relreplident
@@ -542,16 +540,16 @@ move_logical() {
         NUMBER=$((${#STEPS[@]} - 1))
     else
         step "make ${NAME}_coming at $TO, with the tables of $NAME and no rows."
-        is_fenced || twin
+        [ -n "$FENCED" ] || twin
         step "publish $NAME, and subscribe ${NAME}_coming to it; the slot $REPLICATION keeps the log for it."
-        is_fenced || subscribe
+        [ -n "$FENCED" ] || subscribe
         step "wait until ${NAME}_coming has a copy of each table, and nearly all that came later."
-        if ! is_fenced; then
+        if [ -z "$FENCED" ]; then
             until_true "copied" is_copied
             until_true "the twin is behind by" has_confirmed "$(end_of_log)" 1000000
         fi
         step "gather statistics for the planner in ${NAME}_coming."
-        is_fenced || ask "$TO" "${NAME}_coming" ANALYZE
+        [ -n "$FENCED" ] || ask "$TO" "${NAME}_coming" ANALYZE
         step "PAUSE $NAME at the pooler. Clients wait from here to step 12, and no step between asks."
         pause
         step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, without connections."
