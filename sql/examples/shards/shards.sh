@@ -164,15 +164,6 @@ homes() { # pooler
         NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
         index(names, " " $at["name"] " ") { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
 }
-# Whether each pooler sends the clients of each database to --to, and lets them.
-is_served() {
-    local pooler found
-    for pooler in "${POOLERS[@]}"; do
-        found=$(homes "$pooler") || die "the pooler at $pooler did not answer"
-        if grep -qv " $TO 0$" <<<"$found"; then return 1; fi
-    done
-}
-
 rename() { # cluster, from, to
     local round
     for round in 1 2 3 4 5; do
@@ -199,9 +190,10 @@ fence() { # name
     rename "$FROM" "$1" "${1}_moved"
 }
 
-# What has to be true before anything is done.
+# What has to be true before anything is done. SERVED: clients are let to --to already, and the last step is left.
 check() {
     local pooler name found
+    SERVED=1
     for pooler in "${POOLERS[@]}"; do
         found=$(homes "$pooler") || die "the pooler at $pooler did not answer"
         [ "$(wc -l <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}"
@@ -209,6 +201,7 @@ check() {
             die "the pooler at $pooler sends clients elsewhere:" "$found" "Look at --from, and at $MAP."
         fi
         if grep -q ' 1$' <<<"$found"; then CLIENTS_WAIT=1; fi
+        if grep -qv " $TO 0$" <<<"$found"; then SERVED=''; fi
     done
     for name in "${NAMES[@]}"; do
         grep -Eq "^[[:space:]]*${name}[[:space:]]*=(.*[[:space:]])?host=" "$MAP" || die "$MAP has no line \"$name = host=... port=...\""
@@ -370,7 +363,7 @@ split() {
     local name
     step "look whether ${NAMES[*]} can go from $FROM to $TO. Nothing is changed."
     check
-    if is_served; then
+    if [ -n "$SERVED" ]; then
         NUMBER=$((${#STEPS[@]} - 1))
     else
         step "copy the whole cluster at $FROM to $DATA; a replication slot, $SLOT, keeps the log for it."
@@ -424,7 +417,7 @@ move_dump() {
     step "look whether $NAME can go from $FROM to $TO. Nothing is changed."
     check
     check_target
-    if is_served; then
+    if [ -n "$SERVED" ]; then
         NUMBER=$((${#STEPS[@]} - 1))
     else
         step "PAUSE $NAME at the pooler. Clients wait from here to step 7, and no step between asks."
@@ -464,9 +457,11 @@ is_subscribed() { is_true "$TO" "${NAME}_coming" "SELECT EXISTS (SELECT FROM pg_
 
 twin() {
     if has "$TO" "${NAME}_coming" && has_extension; then return; fi
+    local schema
     create_coming "$NAME"
-    program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
-        psql -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" >/dev/null
+    # Whole before the transaction begins: half of a dump would be committed.
+    schema=$(program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME")
+    psql -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null
 }
 
 connection() { echo "host=''${FROM%:*}'' port=${FROM##*:} user=''${PGUSER:-$(id -un)}'' dbname=''$1''"; }
@@ -536,7 +531,7 @@ move_logical() {
     check
     check_target
     check_logical
-    if is_served; then
+    if [ -n "$SERVED" ]; then
         NUMBER=$((${#STEPS[@]} - 1))
     else
         step "make ${NAME}_coming at $TO, with the tables of $NAME and no rows."
