@@ -38,7 +38,7 @@ remove_clusters() {
 }
 
 # Which programs take longest, as of the last look: they begin first, so that no long one runs alone at the end.
-LONGEST="teardown nothing_lost janitor kills pages outbox_retire metrics machines guard keys"
+LONGEST="teardown shards nothing_lost janitor kills pages outbox_retire metrics machines guard keys"
 
 # The test programs of the package `tests` with their files, a line each, the longest first: `e2e_programs [--test name ...]`.
 e2e_programs() {

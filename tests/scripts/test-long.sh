@@ -4,13 +4,14 @@
 #   - every interleaving of worker, endpoint and sweep at REPEATABLE READ and SERIALIZABLE, too;
 #   - 100 kills of backends, the worker and the postmaster under a mixed load of everything;
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
+#   - 16 shards that are split and moved, script and source killed in each step;
 #   - metrics() among ten million keys and ten million past events;
 #   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed;
 #   - the cost of counting claims, less than the noise between two databases that are not counted, in 20 rounds;
 #   - faults: 25 minutes or 300,000 transactions of every function under cancels, kills and changes of the tables; a
 #     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a day's calls;
 #   - the end-to-end tests on a server that is built with assertions (test-assert.sh).
-# Arguments: the parts wanted (teardown kills nothing_lost metrics faults reaping counters assert); without any, all.
+# Arguments: the parts wanted (teardown kills nothing_lost shards metrics faults reaping counters assert); without any, all.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -18,7 +19,7 @@
 . tests/scripts/extension.sh
 . tests/scripts/parts.sh
 
-if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost metrics faults reaping counters assert; fi
+if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost shards metrics faults reaping counters assert; fi
 
 # One test program in its long form; it prints its progress.
 long_test() {
@@ -50,7 +51,7 @@ say "Release builds"
 install_extension "$CHOSEN_PG_CONFIG" release
 if [ "$OLD_PG_CONFIG" != "$CHOSEN_PG_CONFIG" ]; then install_extension "$OLD_PG_CONFIG" release; fi
 
-for name in teardown kills nothing_lost metrics faults; do
+for name in teardown kills nothing_lost shards metrics faults; do
     if wanted "$name"; then part "$name, the long form" long_test "$name"; fi
 done
 if wanted reaping; then
