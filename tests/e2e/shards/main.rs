@@ -107,10 +107,19 @@ async fn shards_move_under_fire_and_each_order_is_made_once() {
     })
     .await;
 
-    moved(&running, "a dump", || {
-        world.run("move-dump shop_2", false);
-    })
+    let idle = world.pooler.connect("shop_2").await.unwrap();
+    let tenant = running.storm.tenant_of(2);
+    let open = format!("begin; insert into orders (key, tenant) values ('open', '{tenant}')");
+    idle.simple_query(&open).await.unwrap();
+    moved(
+        &running,
+        "a dump, and somebody idle in a transaction for 1 s",
+        || {
+            world.run("move-dump shop_2 --patience 1", false);
+        },
+    )
     .await;
+    assert!(idle.simple_query("commit").await.is_err());
 
     world.run("move-logical day_logical", false);
     world.run("move-dump day_dump", false);
