@@ -164,6 +164,7 @@ homes() { # pooler
         NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
         index(names, " " $at["name"] " ") { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
 }
+
 rename() { # cluster, from, to
     local round
     for round in 1 2 3 4 5; do

@@ -8,9 +8,10 @@ mod content;
 mod storm;
 mod world;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pg_once_tests::{is_long, playground};
+use pg_once_tests::{Programs, is_long, playground};
 use storm::Running;
 use tokio::task::block_in_place;
 use world::{DAYS, World, at, mapped, play, shards};
@@ -62,6 +63,24 @@ async fn misrouted(world: &World, running: &Running) {
         Err(_) => false,
     };
     assert!(!answered, "the old home lets clients in");
+}
+
+/// PG_ONCE_OLD_PG_CONFIG names the older server (`make test` sets it).
+#[tokio::test]
+async fn a_shard_moves_to_a_newer_major_version_by_replication() {
+    let new = Programs::from_env().unwrap();
+    let older = std::env::var_os("PG_ONCE_OLD_PG_CONFIG")
+        .map(|path| Programs::of(Path::new(&path)).unwrap())
+        .filter(|older| older.version() < new.version());
+    let Some(older) = older else {
+        eprintln!("NOT TESTED: PG_ONCE_OLD_PG_CONFIG names no older server");
+        return;
+    };
+    let Some((world, _newer)) = World::of_two_versions(older).await else {
+        return;
+    };
+    world.run("move-logical day_logical", false);
+    goes_on(&world, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

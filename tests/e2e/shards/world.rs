@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use pg_once_tests::{Cluster, PgBouncer, PoolMode, is_long};
+use pg_once_tests::{Cluster, PgBouncer, PoolMode, Programs, is_long};
 use tokio_postgres::{Client, NoTls};
 
 use crate::content::{self, Tokens};
@@ -28,8 +28,10 @@ pub const DAYS: [&str; 3] = ["day_split", "day_logical", "day_dump"];
 pub struct World {
     pub cluster: Cluster,
     pub pooler: PgBouncer,
-    /// The port of the cluster that the split makes.
+    /// The port of the other cluster, such as the one that the split makes.
     pub half: u16,
+    /// Those that the script finds on its PATH.
+    programs: Programs,
     /// What is held in each of the days.
     pub tokens: Tokens,
 }
@@ -47,6 +49,17 @@ pub async fn at(port: u16, role: &str, database: &str) -> Option<Client> {
 
 pub async fn play(port: u16, role: &str, database: &str) -> Playground {
     Playground::of(at(port, role, database).await.unwrap(), database)
+}
+
+/// What the last releases of Debian's 15 mark columns with, and an 18 that was built before them does not take.
+const UNMARK: &str =
+    "update pg_attribute set attoptions = null where attoptions::text like '%pg\\_attver%'";
+
+/// Everything at once in a database, and what is held there.
+async fn a_day(cluster: &Cluster, database: &str) -> Tokens {
+    let day = play(cluster.port(), "postgres", database).await;
+    day.show(content::JOBS).await;
+    content::a_working_day(&day).await
 }
 
 /// A template is copied once its last session is gone.
@@ -81,22 +94,41 @@ impl World {
             cluster.psql(&database, &orders).unwrap();
         }
         copy(&cluster, "shop_0", DAYS[0]);
-        let day = play(cluster.port(), "postgres", DAYS[0]).await;
-        day.show("drop table orders; truncate once.shard").await;
-        day.show(content::JOBS).await;
-        let tokens = content::a_working_day(&day).await;
-        drop(day);
+        let drop = "drop table orders; truncate once.shard";
+        cluster.psql(DAYS[0], drop).unwrap();
+        let tokens = a_day(&cluster, DAYS[0]).await;
         for database in &DAYS[1..] {
             copy(&cluster, DAYS[0], database);
         }
-        let pooler = mapped(&cluster).await?;
         let half = TcpListener::bind("127.0.0.1:0").unwrap();
         let half = half.local_addr().unwrap().port();
+        let programs = cluster.programs().clone();
+        World::of(cluster, half, tokens, programs).await
+    }
+
+    /// A day in a cluster of an older server, and a cluster of the one under test that is to take it over.
+    pub async fn of_two_versions(older: Programs) -> Option<(World, Cluster)> {
+        let older = Cluster::builder()
+            .programs(older)
+            .setting("wal_level", "logical");
+        let (older, newer) = (older.launch().unwrap(), Cluster::launch().unwrap());
+        older.psql("postgres", content::ROLES).unwrap();
+        older.copy_roles(&newer).unwrap();
+        older.create_database_with_extension(DAYS[1]).await.unwrap();
+        let tokens = a_day(&older, DAYS[1]).await;
+        older.psql(DAYS[1], UNMARK).unwrap();
+        let world = World::of(older, newer.port(), tokens, newer.programs().clone()).await?;
+        Some((world, newer))
+    }
+
+    async fn of(cluster: Cluster, half: u16, tokens: Tokens, programs: Programs) -> Option<World> {
+        let pooler = mapped(&cluster).await?;
         std::fs::write(cluster.directory().join("shards.sh"), SCRIPT).unwrap();
         Some(World {
             cluster,
             pooler,
             half,
+            programs,
             tokens,
         })
     }
@@ -108,7 +140,7 @@ impl World {
     /// The script as an operator starts it, as the OS user of the servers; `back`: from the half to the first cluster.
     fn script(&self, words: &str, back: bool) -> Command {
         let directory = self.cluster.directory();
-        let programs = self.cluster.programs();
+        let programs = &self.programs;
         let mut command = programs.command("/bin/bash", directory);
         let mut addresses = self.addresses();
         if back {
@@ -182,7 +214,7 @@ impl World {
             }
             step += 1;
         }
-        assert!(step > 8, "{words}: {step} steps");
+        assert!(step > 4, "{words}: {step} steps");
         let again = self.run(words, back);
         assert!(!again.contains("PAUSE"), "{again}");
     }
@@ -201,8 +233,8 @@ impl World {
         for line in BufReader::new(script.stdout.take().unwrap()).lines() {
             said.push(line.unwrap());
             if said.last().is_some_and(|line| line.starts_with(&begins)) {
-                // Somewhere within the step.
-                std::thread::sleep(Duration::from_millis(u64::from(step * 37 % 100)));
+                // Somewhere within the step, or within the next one where it is short.
+                std::thread::sleep(Duration::from_millis(u64::from(step * 7 % 25)));
                 kill(&mut script);
                 return true;
             }
