@@ -312,10 +312,17 @@ copy_cluster() {
     mv -T "$DATA.coming" "$DATA"
 }
 
+is_ready() {
+    pg_ctl -D "$DATA" status >/dev/null || die "the copy does not run: $DATA.log"
+    if ! program pg_isready "$TO" -q; then echo "starts" && return 1; fi
+}
+
 start_copy() {
     if ! pg_ctl -D "$DATA" status >/dev/null; then
-        pg_ctl -D "$DATA" -w -t 3600 -l "$DATA.log" -o "-p ${TO##*:} $OPTIONS" start >/dev/null || die "the copy did not start: $DATA.log"
+        pg_ctl -D "$DATA" -w -t 3600 -l "$DATA.log" -o "-p ${TO##*:} $OPTIONS" start >/dev/null || true
     fi
+    # It may be one that an earlier run has started.
+    until_true "the copy" is_ready
     local identifier='SELECT system_identifier FROM pg_control_system()'
     [ "$(ask "$FROM" postgres "$identifier")" = "$(ask "$TO" postgres "$identifier")" ] || die "$TO is no copy of $FROM"
 }
