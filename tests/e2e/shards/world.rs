@@ -220,7 +220,7 @@ impl World {
     }
 
     /// False: it has come to its end without that step.
-    fn killed_in(&self, step: u32, words: &str, back: bool) -> bool {
+    pub fn killed_in(&self, step: u32, words: &str, back: bool) -> bool {
         let mut script = self
             .script(words, back)
             .arg("--yes")
