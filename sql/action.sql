@@ -6,9 +6,9 @@
 --   action_extend    a heartbeat that also reports a cancellation; called in the transaction of each item;
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
---   sweep (task action_release), when the holder died: claim_into -> revert_to, one lease later (state s).
+--   sweep (task action_release), after the holder died: claim_into -> revert_to, once the lease has expired (state s).
 -- An ended lease stays for 24 hours, or until the next claim, so that its token answers repeats.
--- The lease remembers where the row goes; the user's table needs no column for it.
+-- The lease stores the row's next statuses, so the user's table needs no column for them.
 
 -- No index has a column that finish or release changes, so both are HOT updates. look_at is not later than the end of
 -- the lease; the sweep moves it. `id` is the first 16 bytes of SHA-256(machine, 0x00, row_id), in UTF-8.
@@ -39,23 +39,23 @@ CREATE TABLE once.action_lease (
 CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
 COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed. Reached through the action_* functions only.';
 COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microseconds since 2000 at the claim, or the previous token plus one.';
-COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease; from then on a sweep may revert the row, or another claim take it. Of an ended lease: its last value.';
+COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease. After it a sweep may revert the row, or another claim may take it. An ended lease keeps its last value.';
 COMMENT ON COLUMN once.action_lease.look_at IS 'From this time on the sweep action_release looks at the lease.';
-COMMENT ON COLUMN once.action_lease.ended_at IS 'When it was finished, released or swept; remembered for 24 hours from here. NULL: held.';
+COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; it is kept for 24 hours after that. NULL: held.';
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the finish that ended it. 0: none.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
-COMMENT ON COLUMN once.action_lease.finished_token IS 'The token that finished an action of this row last; NULL: none did.';
-COMMENT ON COLUMN once.action_lease.failures IS 'Sweeps in a row that could not revert the row; each doubles the wait for the next.';
-COMMENT ON COLUMN once.action_lease.attempts IS 'Claims of this step since the row last finished one; of an adopted row 0.';
+COMMENT ON COLUMN once.action_lease.finished_token IS 'The last token that finished an action of this row; NULL: none.';
+COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive sweeps that could not revert the row; each doubles the wait until the next try.';
+COMMENT ON COLUMN once.action_lease.attempts IS 'Claims of this step since the row last finished an action; 0 for an adopted row.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
 COMMENT ON COLUMN once.action_lease.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.action_lease.row_id IS 'Id of the machine''s row, as text.';
 COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row wears while the lease is held.';
 COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a sweep puts the row back into.';
-COMMENT ON COLUMN once.action_lease.step_key IS 'NULL, with successful_state: adopted by action_adopt.';
-COMMENT ON COLUMN once.action_lease.step_status IS 'The status that the step began in; NULL: revert_to.';
-COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL, with step_key: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.step_key IS 'The step that the row was claimed for. NULL, and successful_state too: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.step_status IS 'The status that the step began in; NULL: the same as revert_to.';
+COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into. NULL, and step_key too: adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.note IS 'The error of action_release or of the last sweep.';
@@ -68,7 +68,7 @@ CREATE FUNCTION once.action_claim(
     OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
-$$Claims one row for one step; never waits for a row or lease. requester: whose claim state; lease: default the step's, then once.action_lease; holder: a new UUID per attempt; version: only at this version. outcome: claimed (commit before any foreign call), in_progress (retry after retry_after), cancelling (tear down), refused (other status or version, or no such requester), not_found, unclaimed (use transition).
+$$Claims one row for one step; never waits for a row or lease. requester: selects the claim state; lease: default the step's, then once.action_lease; holder: a new UUID per attempt; version: only at this version. outcome: claimed (commit before any foreign call), in_progress (retry after retry_after), cancelling (tear down), refused (other status or version, or no such requester), not_found, unclaimed (use transition).
 Errors: 42704 no such machine; 22023 bad argument; ON002 a trigger or policy keeps the row back; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.action_claim(
@@ -122,7 +122,7 @@ COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
 CREATE FUNCTION once.action_expire(machine text, id text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row. A holder that is alive may write until then, then it gets ON001. false: no lease is alive. Waits for a transaction that has the lease locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row. Until then a holder that is alive may write; after it the holder gets ON001. false: no lease is alive. Waits for a transaction that has the lease locked.
 Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the machine's owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.action_expire(machine text, id "any")
@@ -142,7 +142,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), what failed last, and in next one sentence on what happens next and by whom. attempts: claims of this step since the row last finished one. Columns of the lease are NULL for a row without one; no row for a missing id. Looks past owners and rights on the table; never shows a token. Writes nothing.
+$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), what failed last, and in next one sentence on what happens next and by whom. attempts: claims of this step since the row last finished an action. Columns of the lease are NULL for a row without one; no row for a missing id. Ignores owners and rights on the table; never shows a token. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(
@@ -160,5 +160,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) leases that are held, alive or overdue, of one machine or of all (NULL), in each machine those that end first; columns as in action_get. Looks past owners and rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). In each machine those that end first come first. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

@@ -25,17 +25,17 @@ CREATE TABLE once.cancel (
     CONSTRAINT cancel_pkey PRIMARY KEY (machine, row_id)
 ) WITH (fillfactor = 90);
 CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
-COMMENT ON TABLE once.cancel IS 'One row per teardown: how far it is. Reached through the cancel_* functions only.';
+COMMENT ON TABLE once.cancel IS 'One row per teardown, with its progress. Reached through the cancel_* functions only.';
 COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at that time; a row of another table is another row.';
-COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when a flag that was set by hand was found.';
+COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at that time; the same id in another table is another row.';
+COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when the extension found a flag that was set by hand.';
 COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: not yet.';
 COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
-COMMENT ON COLUMN once.cancel.pass IS 'Number of the last refund that marked something, at least 1 after the first; 0: none yet.';
+COMMENT ON COLUMN once.cancel.pass IS 'Number of the last refund that marked something; the first refund counts even if it marked nothing. 0: no refund yet.';
 COMMENT ON COLUMN once.cancel.confirmed_pass IS 'The last pass whose artifacts are deleted.';
 COMMENT ON COLUMN once.cancel.items_total IS 'Items that refunds of this teardown have marked.';
-COMMENT ON COLUMN once.cancel.amount_total IS 'The amount that they credited.';
+COMMENT ON COLUMN once.cancel.amount_total IS 'The amount that these refunds credited.';
 
 -- Append-only: the proof of what was credited.
 CREATE TABLE once.refund (
@@ -49,7 +49,7 @@ CREATE TABLE once.refund (
     wallet   text,
     role     text        NOT NULL
 );
--- For a publication FOR ALL TABLES: nothing else names a row, and rows are only added.
+-- A publication FOR ALL TABLES needs a replica identity. The table has no key, and its rows are only added.
 ALTER TABLE once.refund REPLICA IDENTITY FULL;
 CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
 COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
@@ -83,7 +83,7 @@ CREATE FUNCTION once.cancel_refund(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
 $$Marks every undecided item (max_items: at most so many, by key) and credits the wallet with the amounts of those that match when, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: some are still undecided; pass: for cancel_confirm.
-Errors: ON002 not flagged, leased, ended otherwise, or a trigger or policy keeps an item or the wallet back or changes an item; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
+Errors: ON002 the row is not flagged, is leased or ended otherwise, or a trigger or policy keeps an item or the wallet back or changes an item; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id "any", max_items integer = NULL,
@@ -122,7 +122,7 @@ CREATE FUNCTION once.cancel_finish(
     OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, text, json) IS
-$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: those of the whole teardown. Call it in a transaction that wrote no items: it waits for all writers of the row's items.
+$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items: it waits for all writers of the row's items.
 Errors: ON005 an item is undecided or the last pass is not confirmed; ON002 as cancel_refund; 42704 no such machine; 40P01, 55P03, 40001: run the whole transaction again.$$;
 
 CREATE FUNCTION once.cancel_finish(
@@ -145,7 +145,7 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Rows (NULL: all of the machine) whose marked items that match when and recorded refunds have different sums; no rows is the proof. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again, after a TRUNCATE, has the refunds of both rows. Reads as the tables' owner.
+$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items that match when. No rows is the proof. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again after a TRUNCATE has the refunds of both rows. Reads as the tables' owner.
 Errors: 42704 no such machine; 22023 it declares no refund; 55000 in a session with temporary objects.$$;
 
 CREATE FUNCTION once.cancel_audit(

@@ -4,14 +4,14 @@
 --   inbox_accept   inserts one row in once.inbox (status m): the message is this transaction's;
 --   inbox_record   stores the verdict of the handler beside it (one HOT update);
 --   commit         the message and its handler's writes become visible together;
---   inbox_accept   by a duplicate: it waits for a transaction that is still handling the message. Then it gets the
---                  verdict, or the message itself if that transaction was rolled back (to a savepoint too);
---   ttl after it was accepted the message counts as new, and the sweep task inbox_reap deletes the row.
+--   inbox_accept   by a duplicate: waits for a transaction that is still handling the message. It answers the
+--                  verdict, or accepts the message if that transaction was rolled back (also to a savepoint);
+--   (ttl ends)     the message counts as new, and the sweep task inbox_reap deletes the row.
 -- A step of a saga has one row for its action and its compensation (inbox_barrier, after the "sub-transaction barrier"
 -- of DTM):
 --   status a       the action ran;
 --   status c       it ran and was compensated;
---   status s       its compensation came first: neither ever runs.
+--   status s       its compensation came first: neither of them ever runs.
 -- Answers depend on the clock and these columns alone, never on a sweep.
 --
 -- Lock order (it binds callers too): keys and inbox messages first, several of them sorted by scope and name. An
@@ -33,7 +33,7 @@ CREATE INDEX inbox_reap ON once.inbox (expires_at);
 
 COMMENT ON TABLE once.inbox IS 'One row per message accepted and per step of a saga. Reached through the inbox_* functions only.';
 COMMENT ON COLUMN once.inbox.expires_at IS 'From then on the message or step counts as new.';
-COMMENT ON COLUMN once.inbox.status IS 'm: message. Of a step: a: its action ran; c: it ran and was compensated; s: it was compensated before its action came.';
+COMMENT ON COLUMN once.inbox.status IS 'm: a message. Of a step, a: its action ran; c: it ran and was compensated; s: its compensation came before its action.';
 COMMENT ON COLUMN once.inbox.id IS 'First 16 bytes of SHA-256 over "inbox" or "barrier" and the names, in UTF-8, each after a NUL byte.';
 COMMENT ON COLUMN once.inbox.scope IS 'The consumer: the namespace of its messages and sagas, 1 to 100 characters.';
 COMMENT ON COLUMN once.inbox.name IS 'message_id, or saga.';
@@ -45,7 +45,7 @@ CREATE FUNCTION once.inbox_accept(
     scope text, message_id text, ttl interval = NULL, OUT accepted boolean, OUT verdict json)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_accept';
 COMMENT ON FUNCTION once.inbox_accept(text, text, interval) IS
-$$Takes a message for the caller's transaction, once. scope: the consumer, 1 to 100 characters; message_id: 1 to 255. accepted: handle it in this transaction. Not accepted: a duplicate; verdict is what the first handler recorded (NULL: nothing). Waits for a transaction that is handling the message. ttl: how long the message is remembered (30 days); after it the message counts as new.
+$$Takes a message for the caller's transaction, once. scope: the consumer, 1 to 100 characters; message_id: 1 to 255. accepted: handle it in this transaction. Not accepted: a duplicate; verdict is what the first handler recorded (NULL: nothing). Waits for a transaction that is handling the message. ttl: how long the message is remembered (30 days); after that it counts as new.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 accepted after the snapshot, 25006 a new message in a read-only transaction.$$;
 
 CREATE FUNCTION once.inbox_record(scope text, message_id text, verdict json)
@@ -59,5 +59,5 @@ CREATE FUNCTION once.inbox_barrier(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_barrier';
 COMMENT ON FUNCTION once.inbox_barrier(text, text, text, text, interval) IS
 $$Lets each step of a saga run once and be compensated once, in whatever order its calls arrive. Call it in the handler's transaction, before its writes. saga: 1 to 255 characters; step: 1 to 100; operation: action or compensation.
-outcome: run; duplicate (this operation has run); skipped (a compensation before its action: nothing to undo); refused (an action after its compensation). Only run lets the writes happen. ttl (30 days): must outlast the saga.
+outcome: run; duplicate (this operation has run); skipped (a compensation before its action: nothing to undo); refused (an action after its compensation). Make the writes only after run. ttl (30 days): must outlast the saga.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race, 25006.$$;

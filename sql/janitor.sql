@@ -1,11 +1,12 @@
 -- janitor: bounded passes over rows that are due.
 --
--- Every task takes at most max rows with SKIP LOCKED, in the caller's transaction, and may run from many sessions at once.
--- A sweep reverts rows whose worker died and makes overdue keys known to completers; the other tasks give back space. Times come from the
--- extension's one clock (pg_ext/src/clock.rs). docs/how-to/schedule.md has a table of the tasks.
+-- Every task takes at most max rows with SKIP LOCKED, in the caller's transaction, and may run from many sessions at
+-- once. Three tasks push stuck work forward: action_release, key_abandon and outbox_requeue. The others free space.
+-- Times come from the extension's one clock (pg_ext/src/clock.rs). docs/how-to/schedule.md has a table of the tasks.
 
--- The last run of each task, and of action_release for each machine; machine_assert asks whether it covers a claim state. A
--- run with nothing to do is written at most every 30 seconds, so that an idle janitor hardly writes.
+-- The last run of each task, and of action_release for each machine; machine_assert reads it to
+-- find claim states that no sweep covers. A run with nothing to do is written at most every 30 seconds, so that an idle
+-- janitor hardly writes.
 CREATE TABLE once.janitor (
     task       text        COLLATE "C" NOT NULL,
     machine    text        COLLATE "C" NOT NULL,
@@ -20,10 +21,10 @@ CREATE TABLE once.janitor (
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap, history_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run; where there was nothing to do, older by up to 30 seconds (or a quarter of once.janitor_grace) and the pause between two runs, which is up to five minutes in an idle database.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with nothing to do is written only every 30 seconds (or a quarter of once.janitor_grace). So the value may be older by that time and by the pause between two runs, which is up to five minutes in an idle database.';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';
-COMMENT ON COLUMN once.janitor.done IS 'Rows of all runs, except a run that ended while another session''s open transaction had the row locked.';
-COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: a row each time it was tried, every due row of a table that could not be locked, a subscriber, or 1 for the whole task.';
+COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs. Each try of a row counts, each due row of a table that could not be locked, each subscriber, or 1 for a task that failed as a whole.';
 COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
@@ -33,7 +34,7 @@ CREATE FUNCTION once.sweep(
     OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer, text, text) IS
-$$One bounded pass: up to max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. An error of a task is rolled back and counted as failed; janitor_status() shows it. Waits for each lock up to once.sweep_lock_timeout and skips locked rows. machine goes with action_release alone, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
+$$One bounded pass: up to max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. An error of a task is rolled back and counted as failed; janitor_status() shows it. Waits for each lock up to once.sweep_lock_timeout and skips locked rows. machine: only with action_release, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
 Errors: 22023 bad argument, unknown task; 42704 no such machine; 25006 read-only; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)

@@ -2,14 +2,14 @@
 --
 -- A key's life in the order of its calls:
 --   key_claim      inserts one row in once.key (status r, running) and hands out a token;
---   key_step       records in once.key_step that a foreign call begins, key_step_done that it ended;
+--   key_step       records in once.key_step that a foreign call begins; key_step_done records that it ended;
 --   key_advance    moves the recovery point in the transaction of the phase's own writes (HOT update);
 --   key_complete   stores the answer (status c; key_abort: a), one HOT update; later claims replay it;
---   key_release    gives it back for a retry (status l), key_park to a person (status p);
+--   key_release    gives the key back for a retry (status l); key_park leaves it to a person (status p);
 --   key_claim      by another caller after the lease expired: the same row, a larger token, attempt + 1; the sweep
 --                  task key_abandon finds such keys for completers (key_take_abandoned);
---   ttl after the finish the key is gone (410): the sweep task key_tombstone empties the row (status g),
---   gone_for later it is new again: the sweep task key_reap deletes the row and its steps.
+--   (ttl ends)     the key is gone (410), and the sweep task key_tombstone empties the row (status g);
+--   (gone_for ends) the key is new again, and the sweep task key_reap deletes the row and its steps.
 -- What a claim answers depends on the clock, the scope's options and these columns, never on whether a sweep has run.
 --
 -- Lock order (binds callers too): the key's row first, its steps after it; several keys in one
@@ -26,7 +26,7 @@ COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the ma
 -- first lease is a HOT update. fillfactor leaves room for it on the row's own page (measured: 90 gives 97 to 100 % HOT
 -- in two thirds of the space of 60, which gives 98.6 to 100 %). `id` is the first 16 bytes of SHA-256(scope, 0x00, key),
 -- in UTF-8: its index has a third of the size of one on the two texts.
--- advance, extend, complete and abort write look_at only in lane 1, and where they make the lease end earlier.
+-- key_advance, key_extend, key_complete and key_abort write look_at only in lane 1, or to make the lease end earlier.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -64,8 +64,8 @@ CREATE INDEX key_look ON once.key (scope, look_lane, look_at);
 CREATE INDEX key_reap ON once.key (reap_stage, reap_at);
 
 COMMENT ON TABLE once.key IS 'One row per logical request: its lease, its recovery point and, once finished, its answer. Reached through the key_* functions only.';
-COMMENT ON COLUMN once.key.token IS 'The present or last lease: the server''s clock in microseconds since 2000, or the previous token plus one; it grows as long as the key lives.';
-COMMENT ON COLUMN once.key.lease_until IS 'End of the lease while running; when released: the next claim may not come before.';
+COMMENT ON COLUMN once.key.token IS 'Token of the present or last lease: the server''s clock in microseconds since 2000, or the previous token plus one. It grows as long as the key lives.';
+COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt began; max_lease_life counts from here.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
 COMMENT ON COLUMN once.key.look_at IS 'Lane 0: when its first lease ends. Lane 1: when it is due for key_take_abandoned (infinity: parked by a call).';
@@ -76,7 +76,7 @@ COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retr
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
 COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers read lane 1 alone.';
-COMMENT ON COLUMN once.key.emits IS 'A step has registered events; only then the write that finishes the key reads its steps.';
+COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no, 1 in the transaction that wrote this row, 2 in an earlier one.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
 COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
@@ -116,11 +116,11 @@ COMMENT ON COLUMN once.key_step.key_id IS 'The key of the step: once.key.id.';
 COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.';
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
 COMMENT ON COLUMN once.key_step.begun IS 'Attempts that began this version of the step.';
-COMMENT ON COLUMN once.key_step.begun_no IS 'Its place in the order in which the key''s steps began: on_abort events go newest first.';
-COMMENT ON COLUMN once.key_step.done_no IS 'Its place in the order in which the steps with on_complete ended.';
+COMMENT ON COLUMN once.key_step.begun_no IS 'Its number in the order in which the key''s steps began; on_abort events are emitted newest first.';
+COMMENT ON COLUMN once.key_step.done_no IS 'Its number in the order in which the steps with on_complete ended.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began it.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
-COMMENT ON COLUMN once.key_step.done_at IS 'When its end was recorded; NULL: not recorded, but the other side may have acted.';
+COMMENT ON COLUMN once.key_step.done_at IS 'When the end of the call was recorded; NULL: not recorded, but the other side may have acted.';
 COMMENT ON COLUMN once.key_step.done_token IS 'Token of the attempt that recorded its end; NULL: not recorded.';
 COMMENT ON COLUMN once.key_step.result IS 'The result given to key_step_done; NULL: none, or its end is not recorded.';
 COMMENT ON COLUMN once.key_step.on_complete IS 'Event that key_complete emits, as registered: topic, payload, order_key.';
@@ -165,8 +165,8 @@ CREATE TABLE once.key_mark (
     look_at   timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
-COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: the mark. Else a transaction (pg_locks.virtualtransaction) that was open when the mark moved on and may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'Of the mark: every key with look_at up to here is finished or was moved to lane 1. Of a transaction: the keys that it claimed come after this.';
+COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when the mark moved on, and that may have claimed keys.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'Of the mark: every key with look_at up to here is finished or was moved to lane 1. Of a transaction: the keys that it claimed have a later look_at.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -184,9 +184,9 @@ CREATE FUNCTION once.key_claim(
     OUT lease_left interval, OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
 COMMENT ON FUNCTION once.key_claim(text, text, json, interval, interval, text, bytea) IS
-$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; fingerprint: 32 bytes that replace it; holder: a fresh UUID per attempt, as text.
-outcome: claimed (run it), resumed (go on from recovery_point), replayed (hand back response_*), in_progress (try again after retry_after; lease_left: at most), mismatched (another request), gone (past its ttl), parked (needs key_resolve).
-Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction, ON007 a key of another shard.$$;
+$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; fingerprint: 32 bytes in its place; holder: a fresh UUID text per attempt.
+outcome: claimed (run it), resumed (go on from recovery_point), replayed (return response_*), in_progress (try again after retry_after; lease_left: rest of the lease), mismatched (another request), gone (past its ttl), parked (needs key_resolve).
+Errors: 22023 bad argument, 42501 the scope has another owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction, ON007 a key of another shard.$$;
 
 CREATE FUNCTION once.key_advance(
     scope text, key text, token bigint, recovery_point text, state json = NULL, lease interval = NULL,
@@ -194,7 +194,7 @@ CREATE FUNCTION once.key_advance(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
 $$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, never to a shorter one.
-Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, a backward one, started or finished, 42501 the scope has another owner.$$;
+Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, that lies behind, or is called started or finished, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
@@ -249,7 +249,7 @@ CREATE FUNCTION once.key_step_done(
     OUT recorded boolean, OUT result json)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step_done';
 COMMENT ON FUNCTION once.key_step_done(text, text, bigint, text, json, json, json) IS
-$$Records that a foreign call ended, and its result. recorded: false where another attempt recorded it, with its result. A WARNING where this transaction began the step: commit after key_step.
+$$Records that a foreign call ended, and its result. recorded: false if another attempt recorded the end; result is then that attempt's. Raises a WARNING if this transaction began the step: commit after key_step.
 on_complete, on_abort: {"topic": ..., "payload": ..., "order_key": ...}, events that key_complete and key_abort emit; on_abort NULL keeps the one of key_step.
 Errors: ON001 the lease is lost, ON006 this token has recorded this end or finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or a topic has another owner.$$;
 
@@ -299,7 +299,7 @@ Errors: 22023 bad argument, or more rows than max; 42501 not a member of the sco
 CREATE FUNCTION once.key_expire(scope text, key text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_expire';
 COMMENT ON FUNCTION once.key_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key. A holder that is alive may write until that claim, then it gets ON001. false: no lease is alive. Waits for a transaction that has the key locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key. Until that claim a holder that is alive may write; after it the holder gets ON001. false: no lease is alive. Waits for a transaction that has the key locked.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.key_forget(scope text, key text)
@@ -324,5 +324,5 @@ CREATE FUNCTION once.scope_list(
     max integer = 1000, after text = NULL, OUT scope text, OUT options json, OUT has_keys boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_scope_list';
 COMMENT ON FUNCTION once.scope_list(integer, text) IS
-$$Lists up to max (1 to 10000) scopes by name: those with options of their own (scope_set) and those with keys. after: only names behind this one, to go on. options: those in force, defaults included. Asks for no owner. Writes nothing.
+$$Lists up to max (1 to 10000) scopes by name: those with options of their own (scope_set) and those with keys. after: only names after this one (the next page). options: those in force, defaults included. Ignores owners. Writes nothing.
 Errors: 22023 bad argument.$$;

@@ -8,14 +8,16 @@
 --   machine_assert   raises an error while no sweep covers a claim state;
 --   machine_drop     forgets the definition; the records of refunds stay.
 --
--- Lock order of the whole extension. It binds the users' own transactions, because their statements take the same locks:
+-- Lock order of the whole extension. It binds the users' own transactions, because their statements take the same
+-- locks:
 --   1. batches by token, 2. keys (sorted by scope and key) and inbox messages, 3. the machine's row (several: by id),
 --   4. its lease, 5. items by key, 6. wallets by key, 7. dedupe keys.
--- A machine's row is locked FOR NO KEY UPDATE, beside which items can be written (FOR KEY SHARE). Only cancel_finish
--- locks it FOR UPDATE, to see every item, and then waits for nothing: a transaction that wrote items should not call it.
+-- A machine's row is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does not conflict. Only
+-- cancel_finish locks it FOR UPDATE, to see every item: a transaction that wrote items should not call it.
+-- After that lock cancel_finish waits for nothing.
 -- A session that holds a machine's row never waits for another session's lease.
 
--- Dump and restore carry tables as regclass, so they may be renamed, and columns and predicates as text with every name
+-- A dump has the tables as regclass, so they may be renamed. It has columns and predicates as text, with every name
 -- qualified. `definition` is normalised: the tables' names and the owner have columns of their own.
 CREATE TABLE once.machine (
     machine       text     COLLATE "C" NOT NULL CONSTRAINT machine_pkey PRIMARY KEY,
@@ -44,8 +46,8 @@ COMMENT ON COLUMN once.machine.definition IS 'The normalised definition without 
 COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports another table that has such a name now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
--- The history of machines that have one. n orders the moves of a row: the server's clock in microseconds since 2000, or the
--- session's last number plus one. The rows of a machine without the option go with the next sweep (history_reap).
+-- The history of machines that have one. n orders the moves of a row: the server's clock in microseconds since 2000, or
+-- the session's last number plus one. The next sweep (history_reap) deletes rows of a machine without the option.
 CREATE TABLE once.machine_move (
     n           bigint      NOT NULL,
     at          timestamptz NOT NULL,
@@ -102,7 +104,7 @@ Errors: 42704 no such machine.$$;
 CREATE FUNCTION once.machine_assert()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_assert';
 COMMENT ON FUNCTION once.machine_assert() IS
-$$Call it when a service boots: raises ON004 naming each machine that is open to the caller and each claim state that no sweep covers. Covered: an action_release sweep of the machine, by whomever, ended without failure within once.janitor_grace.
+$$Call it when a service boots. It raises ON004 if no sweep covers a machine that is open to the caller, and names each such machine and claim state. A machine is covered if an action_release sweep of it, by any session, ended without failure within once.janitor_grace.
 Errors: ON004.$$;
 
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
@@ -126,7 +128,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
-$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: whose steps without a claim state count, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
+$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: moves of its steps without a claim state are declared, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
 Errors: ON002 no such move is declared, or a trigger or policy keeps the row back; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(
@@ -148,12 +150,12 @@ CREATE FUNCTION once.machine_list(
     OUT machine text, OUT "table" text, OUT guarded boolean, OUT module text, OUT owner text, OUT states text[])
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_list';
 COMMENT ON FUNCTION once.machine_list() IS
-'A row for each machine: its table''s present name (a dropped one: its number), whether its guard is on, module and owner of the definition, its statuses. Asks for no owner. Writes nothing.';
+'A row for each machine: its table''s present name (of a dropped table its number), whether its guard is on, module and owner of the definition, its statuses. Ignores owners. Writes nothing.';
 
 CREATE FUNCTION once.machine_diagram(machine text)
 RETURNS text LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_diagram';
 COMMENT ON FUNCTION once.machine_diagram(text) IS
-$$The machine as a mermaid stateDiagram-v2: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a thick border. Asks for no owner.
+$$The machine as a mermaid stateDiagram-v2: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a thick border. Ignores owners.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_history(
@@ -162,7 +164,7 @@ CREATE FUNCTION once.machine_history(
     OUT role text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
 COMMENT ON FUNCTION once.machine_history(text, text, integer) IS
-$$Lists up to max (1 to 100000) recorded moves of a row, the newest first. Moves are recorded where the definition has history. how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Asks for no owner.
+$$Lists up to max (1 to 100000) recorded moves of a row, the newest first. Moves are recorded where the definition has history. how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Ignores owners.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.machine_history(

@@ -14,10 +14,10 @@ $$For an exporter: a row for each number, with the name and labels of Prometheus
 CREATE FUNCTION once.doctor(OUT level text, OUT problem text, OUT detail text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_doctor';
 COMMENT ON FUNCTION once.doctor() IS
-$$A row for each problem: error now, warning soon, info good to know. Only info: all is well. It asks about: old transactions, replication slots and standbys that hold back vacuum; a janitor that is not running or fails; dead letters; unfinished requests; the findings of machine_check; rows that a sweep has deferred; backends that hold locks for long; invalid indexes and dead rows; once.fake_now and synchronous_commit of this session; owners that are gone; events from the future; versions of SQL and library. Writes nothing; works in a READ ONLY transaction and on a standby.$$;
+$$A row for each problem: error now, warning soon, info good to know. Only info: all is well. It checks: old transactions, replication slots and standbys that hold back vacuum; a janitor that is not running or fails; dead letters; unfinished requests; the findings of machine_check; rows that a sweep has deferred; backends that hold locks for long; invalid indexes and dead rows; once.fake_now and synchronous_commit of this session; owners that are gone; events from the future; versions of SQL and library. Writes nothing; works in a READ ONLY transaction and on a standby.$$;
 
 CREATE FUNCTION once.verify(max integer = 10000, OUT invariant text, OUT detail text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_verify';
 COMMENT ON FUNCTION once.verify(integer) IS
-$$Looks for what cannot be: a row for each violation of an invariant of keys, steps, leases, topics, retries and batches, among up to max (1 to 1000000) rows of each, at most ten rows for one invariant. No rows: nothing was found. A row means damage (rows changed by hand, a restore of some tables only) or a defect: report it. Sums of money: once.cancel_audit. Writes nothing.
+$$Reports violations of the invariants of keys, steps, leases, topics, retries and batches: a row for each violation, at most ten for one invariant. Reads up to max (1 to 1000000) rows of each table. No rows: nothing was found. A row means damage (rows changed by hand, a restore of some tables only) or a defect: report it. Sums of money: once.cancel_audit. Writes nothing.
 Errors: 22023 bad argument.$$;

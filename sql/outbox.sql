@@ -12,13 +12,13 @@
 --                  and truncates the old one when no snapshot is left that could miss it.
 --
 -- A lane stores how far it has come as (seen_from, seen_to, last_id). The events that were visible to the snapshot
--- seen_to and not to seen_from are handed out in the order of their ids, up to last_id so far. Events of a transaction
--- that seen_from saw running are looked for by its id. So an event that commits late is never skipped, and an open
--- transaction delays only its own events.
+-- seen_to and not to seen_from are handed out in the order of their ids; last_id is the last one so far. If seen_from
+-- saw a transaction running, its events are found by the transaction's id. So an event that commits late is never
+-- skipped, and an open transaction delays only its own events.
 --
 -- Lanes: an order_key hashes to one of the lanes 1 to `lanes`, each in one live batch at a time. Events without
--- order_key are spread over the lanes 0 and -2 to -8, 64 consecutive ids in the same one, so that takes do not wait
--- for each other; any number of batches may share such a lane. A take reads lane after lane until it has enough.
+-- order_key are spread over the lanes 0 and -2 to -8, so that takes do not wait for each other; 64 consecutive ids
+-- share a lane. Any number of batches may share such a lane. A take reads lane after lane until it has enough.
 --
 -- Lock order: a lane (in the advisory space of the extension, 0x6f6e); the row of the batch; a topic's subscribers (in
 -- the same space: shared by a delayed emit, exclusive for a change of them); dedupe keys. An emitter locks its segment
@@ -27,8 +27,8 @@
 CREATE SEQUENCE once.event_id AS bigint;
 COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. It may go back after a lost commit: delivery keys do not depend on it alone.';
 SELECT pg_catalog.pg_extension_config_dump('once.event_id', '');
--- A sequence of their own: event ids pass the largest integer after two billion. A number is never used again, so that
--- no subscriber finds rows of a dropped one.
+-- Topics and subscribers have a sequence of their own, because event ids exceed an integer after two billion. A number
+-- is never used again, so that no new subscriber finds rows of a dropped one.
 CREATE SEQUENCE once.outbox_id AS integer;
 COMMENT ON SEQUENCE once.outbox_id IS 'Gives the numbers of topics and subscribers.';
 SELECT pg_catalog.pg_extension_config_dump('once.outbox_id', '');
@@ -57,7 +57,7 @@ COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_
 COMMENT ON COLUMN once.topic.subscribers IS 'How many rows once.subscriber has for it.';
 COMMENT ON COLUMN once.topic.lanes IS 'Lanes of events with an order_key, 1 to 1000; NULL: 16.';
 COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. Its number counts in the incarnation that wrote it; elsewhere (a restore) it is the role of that name, and where there is none only superusers get in.';
+COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The role''s number counts in the incarnation that wrote it. Elsewhere (after a restore) the name counts, and without a role of that name only superusers may use the topic.';
 COMMENT ON COLUMN once.topic.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
 COMMENT ON COLUMN once.topic.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';
@@ -80,7 +80,7 @@ CREATE TABLE once.subscriber (
 COMMENT ON TABLE once.subscriber IS 'Subscribers of topics and their options (subscriber_set); NULL: the default.';
 COMMENT ON COLUMN once.subscriber.subscriber_id IS 'Number of the subscriber, from once.outbox_id; never used again.';
 COMMENT ON COLUMN once.subscriber.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.subscriber.start_series IS 'The series of its creation: it begins there, behind start_seen.';
+COMMENT ON COLUMN once.subscriber.start_series IS 'The series in which it was created: it begins there, after start_seen.';
 COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is dead; NULL: 10.';
 COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failure, in microseconds, doubled with each further one; NULL: 1 second.';
 COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest such wait, in microseconds; NULL: 1 hour.';
@@ -99,9 +99,9 @@ CREATE TABLE once.segment (
     incarnation bigint
 );
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
-COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3: that of the table once.event_0 to once.event_3.';
+COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3, as in the table''s name (once.event_0 to once.event_3).';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
-COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when no event in it was needed any more: it may be truncated once no snapshot from before that is left. NULL: still needed.';
+COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id at the time when no event of the segment was needed any more. The segment may be truncated once no snapshot from before that time is left. NULL: still needed.';
 COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid means something.';
 
 -- The log. Narrow and never updated; fillfactor 100.
@@ -135,7 +135,7 @@ CREATE TABLE once.event_3 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENT
 -- Events that must outlive their segment: delayed ones (lane -1), those in once.retry, those that a lagging subscriber
 -- has not seen. A sweep deletes the rows that no subscriber needs.
 CREATE TABLE once.event_kept (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS);
--- By position, and by transaction for events that commit late.
+-- Indexes by position, and by transaction for events that commit late.
 CREATE UNIQUE INDEX event_0_position ON once.event_0 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_1_position ON once.event_1 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_2_position ON once.event_2 (topic_id, lane, event_id);
@@ -177,10 +177,9 @@ CREATE TABLE once.batch (
     CONSTRAINT batch_pkey PRIMARY KEY (subscriber_id, token, lane)
 ) WITH (fillfactor = 90);
 CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
--- The batches whose sweep deletes failed attempts (once.delivery).
 COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, with a row for each lane; the last row of a lane says how far the lane has come.';
 COMMENT ON COLUMN once.batch.token IS 'The lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
-COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken; max_lease_life counts from that of the row with the lowest lane.';
+COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken. For max_lease_life the row with the lowest lane counts.';
 COMMENT ON COLUMN once.batch.lease_until IS 'The lease of a batch is that of its row with the lowest lane.';
 COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that took it.';
 COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
@@ -188,14 +187,14 @@ COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window up to this event_id has been handed out, or waits behind an earlier one of its order_key; 0: none yet.';
 COMMENT ON COLUMN once.batch.redelivered IS 'Its events have rows in once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'One event, handed out alone because its lease expired before.';
-COMMENT ON COLUMN once.batch.event_ids IS 'The events that it took from this lane, ascending; empty: it only put some behind others of their order_key.';
+COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: it only put events behind earlier ones of their order_key.';
 COMMENT ON COLUMN once.batch.seen_from IS 'The snapshot that the window begins after, written as seen_to.';
 COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot that the window ends with: {xmax, next xid, own xid or 0, event id that later transactions are above, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
 COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that still held events when this one was taken.';
 
--- No query is planned by these. An ANALYZE of millions of array elements takes seconds, and its snapshot holds back
--- the truncation of segments.
+-- No query plan uses statistics of these columns. An ANALYZE of millions of array elements takes seconds, and its
+-- snapshot holds back the truncation of segments.
 ALTER TABLE once.batch
     ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN seen_from SET STATISTICS 0, ALTER COLUMN seen_to SET STATISTICS 0,
     ALTER COLUMN late SET STATISTICS 0, ALTER COLUMN open SET STATISTICS 0;
@@ -228,11 +227,11 @@ COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this 
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a acked, n nacked, x the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all that the batch had (acked at once).';
-COMMENT ON COLUMN once.receipt.attempts IS 'With next_at and dead, for n: the rows of the answer, in the order of the first elements of event_ids.';
+COMMENT ON COLUMN once.receipt.attempts IS 'For n: this array, next_at and dead are the rows of the answer, in the order of the first elements of event_ids.';
 COMMENT ON COLUMN once.receipt.next_at IS 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'For n: which of the events are dead now. NULL: not a nack.';
 
--- Events that are handled one by one: failed, delayed, waiting behind a failed one of their key.
+-- Events that are handled one by one: failed, delayed, or waiting behind a failed one of their order_key.
 CREATE TABLE once.retry (
     due_at        timestamptz NOT NULL,
     event_id      bigint      NOT NULL,
@@ -349,7 +348,7 @@ CREATE FUNCTION once.outbox_emit(
     OUT event_id bigint, OUT emitted boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_emit';
 COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS
-$$Emits an event to every subscriber of the topic, in the caller's transaction. payload: any JSON, delivered byte for byte. order_key: events of one key are delivered in order. dedupe_key: a second emit of it within the topic's dedupe_for emits nothing (emitted false, event_id the first one's). Both keys: 1 to 255 characters. headers: a JSON object. delay: the least time before delivery; not with order_key.
+$$Emits an event to every subscriber of the topic, in the caller's transaction. payload: JSON, delivered byte for byte. order_key: events of one key are delivered in order. dedupe_key: a second emit with it within the topic's dedupe_for emits nothing (emitted: false; event_id: the first). Both keys: 1 to 255 characters. headers: a JSON object. delay: the least time before delivery; not with order_key.
 Errors: 42704 no such topic, 22023 bad argument or a topic without subscribers, 42501 the topic has another owner, 40001 the dedupe_key was emitted after the snapshot, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_take(
@@ -364,7 +363,7 @@ Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic h
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
-$$These events of the batch are delivered (NULL: all that it still holds). Returns how many events this call acked. Handlers side by side name their events.
+$$Marks events of the batch as delivered (NULL: all that it still holds). Returns how many events this call acked. Concurrent handlers must name their events.
 Errors: ON006 an earlier transaction has acked one of them with this token (NULL: nothing is left, and the last to leave were acked); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
@@ -373,7 +372,7 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$These events of the batch failed (NULL: of each order_key the first counts, the others go back uncounted). Each retries after retry_after or the backoff; after max_attempts it is dead. Later events of its order_key wait behind it. kind: for the metrics; released counts no attempt, never is dead at once. error: kept for outbox_deliveries.
+$$Marks events of the batch as failed (NULL: all, but only the first of each order_key counts an attempt). Each retries after retry_after or the backoff; after max_attempts it is dead. Later events of its order_key wait behind it. kind: for the metrics; released: counts no attempt; never: dead at once. error: kept for outbox_deliveries.
 Errors: ON006 an earlier transaction has acked or nacked one with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
@@ -426,7 +425,7 @@ CREATE FUNCTION once.outbox_dead(
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
 COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
-$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first; those whose dead_for is over are not shown. kind: the word of the last outbox_nack, or expired: its last lease expired, so no worker knows that it died.
+$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first; those whose dead_for is over are not shown. kind: that of the last outbox_nack, or expired: the last lease expired, so no worker knows that the event died.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
@@ -447,7 +446,7 @@ CREATE FUNCTION once.outbox_peek(
     OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_peek';
 COMMENT ON FUNCTION once.outbox_peek(text, text, integer) IS
-$$Shows up to max (1 to 10000) pending events of a subscriber, by event_id, without taking them. state: ready; delayed (not due before due_at: a delay or a backoff); waiting (for an earlier event of its order_key, or for the batch that has its lane; due_at NULL); leased (due_at: when the lease ends). attempt: the one in progress, or the next. Dead letters: outbox_dead. Writes nothing.
+$$Shows up to max (1 to 10000) pending events of a subscriber, by event_id, without taking them. state: ready; delayed (not due before due_at: a delay or a backoff); waiting (behind an earlier event of its order_key, or for the batch that holds its lane; due_at NULL); leased (due_at: when the lease ends). attempt: the one in progress, or the next. Dead letters: outbox_dead. Writes nothing.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.topic_list(
@@ -455,4 +454,4 @@ CREATE FUNCTION once.topic_list(
     OUT dead bigint)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_topic_list';
 COMMENT ON FUNCTION once.topic_list() IS
-$$A row for each topic and subscriber; of a topic without subscribers one row with NULLs. options: the topic's and the subscriber's, defaults included. lag: age of the oldest event that is due and not acked; NULL: none. depth: events that are not acked; exact while each lane has fewer than 64, else an estimate. dead: dead letters; 2000 means 2000 or more. Writes nothing and asks for no owner.$$;
+$$A row for each topic and subscriber; of a topic without subscribers one row with NULLs. options: the topic's and the subscriber's, defaults included. lag: age of the oldest event that is due and not acked; NULL: none. depth: events that are not acked; exact while each lane has fewer than 64, else an estimate. dead: dead letters; 2000 means 2000 or more. Writes nothing and ignores owners.$$;

@@ -1,11 +1,11 @@
 -- role: rights of roles. All grants of the extension are in this file.
 --
--- PUBLIC gets nothing. A function that grant_role has not opened is for the extension's owner. The functions reach the
--- extension's tables by themselves, so no role needs a right on a table.
+-- PUBLIC gets nothing except shard_of. Where grant_role has opened nothing, only the extension's owner may call a
+-- function. The functions reach the extension's tables by themselves, so no role needs a right on a table.
 
 -- The functions and procedures of each kind of rights; grant_role applies these rows. An upgrade that adds functions
--- replaces the view and calls grant_role again for the rows of once.role_grant. It is a view because rows of the script
--- would collide in a logical subscriber's first copy.
+-- replaces the view and calls grant_role again for the rows of once.role_grant. It is a view, because rows of a
+-- table that this script fills would collide with the first copy of a logical subscription.
 CREATE VIEW once.role_function (kind, function_name) AS
     WITH opened (kind, function_name) AS (VALUES
     ('use', 'key_claim'), ('use', 'key_advance'), ('use', 'key_complete'),
@@ -35,9 +35,9 @@ CREATE VIEW once.role_function (kind, function_name) AS
     SELECT kind, function_name FROM opened
     UNION ALL
     SELECT 'operate', function_name FROM opened WHERE kind IN ('use', 'observe');
-COMMENT ON VIEW once.role_function IS 'The functions that each kind of grant_role opens: operate also all that use and observe do.';
+COMMENT ON VIEW once.role_function IS 'The functions that each kind of grant_role opens; operate includes the functions of use and observe.';
 COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
-COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; all of that name are meant.';
+COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; it stands for every one of that name.';
 
 -- A role's number counts in the incarnation that wrote it; after a restore the row means the role of that name.
 CREATE TABLE once.role_grant (
@@ -92,5 +92,5 @@ BEGIN
     END LOOP;
 END $$;
 
--- Pure, and called by CHECK constraints of the users' tables.
+-- CHECK constraints of the users' tables may call this pure function.
 GRANT EXECUTE ON FUNCTION once.shard_of(text, integer) TO PUBLIC;

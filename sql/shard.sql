@@ -1,7 +1,8 @@
 -- shard: which slice of the routing values this database holds.
 --
--- One shard is one database; their number is chosen once and never changes. Shards move between clusters whole, by PostgreSQL's
--- own means; the map of databases is the pooler's. A claim of a foreign routing value is refused here (ON007).
+-- One shard is one database; their number is chosen once and never changes. A shard moves between clusters as a whole,
+-- by PostgreSQL's own means; the pooler has the map of databases. A claim of a foreign routing value is refused here
+-- (ON007).
 
 -- At most one row.
 CREATE TABLE once.shard (
@@ -11,12 +12,12 @@ CREATE TABLE once.shard (
     routing   text    COLLATE "C" NOT NULL CHECK (routing IN ('key', 'scope')),
     separator text    COLLATE "C" NOT NULL
 );
-COMMENT ON TABLE once.shard IS 'The shard that this database is (shard_set); no row: it is none.';
+COMMENT ON TABLE once.shard IS 'The number of this database among the shards, set by shard_set. No row: it is no shard.';
 COMMENT ON COLUMN once.shard.one IS 'true: there is one row at most.';
 COMMENT ON COLUMN once.shard.shard IS 'Number of the shard, from 0.';
 COMMENT ON COLUMN once.shard.shards IS 'How many shards there are.';
 COMMENT ON COLUMN once.shard.routing IS 'key: the routing value stands in the key (message, saga); scope: in the scope.';
-COMMENT ON COLUMN once.shard.separator IS 'The routing value ends before the first of these.';
+COMMENT ON COLUMN once.shard.separator IS 'The routing value ends before the first occurrence of this text.';
 SELECT pg_catalog.pg_extension_config_dump('once.shard', '');
 
 CREATE FUNCTION once.shard_of(routing text, shards integer)
@@ -28,7 +29,7 @@ Errors: 22023 bad argument.$$;
 CREATE FUNCTION once.shard_set(shard integer, shards integer, by text = 'key', separator text = '/')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_shard_set';
 COMMENT ON FUNCTION once.shard_set(integer, integer, text, text) IS
-$$Says which shard this database is, once: shard 0 to shards - 1 of shards (1 to 65536). The routing value is what stands before the first separator (1 to 10 characters) in the key, message or saga, or with by => 'scope' in the scope; where there is none, the whole of it. From then on key_claim, key_get, inbox_accept and inbox_barrier of a foreign value are ON007, and so is a write to a foreign key that is not here. Returns what is in force.
+$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the part of the key, message or saga (by => 'scope': of the scope) before the first separator (1 to 10 characters), or all of it without one. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for a foreign value, and so does a write to a foreign key that is not here. Returns the values in force.
 Errors: 55006 it is another shard already, 22023 bad argument, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.shard_get()
