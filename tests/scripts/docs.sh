@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make docs: writes the generated parts of docs/reference/ as a server answers, and builds the book into target/book.
+# make docs: writes the generated parts of docs/reference/ from a server's answers. Builds the book in target/book.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh

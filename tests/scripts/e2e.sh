@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Running the end-to-end tests on one server, and the place of their clusters. Sourced after servers.sh.
+# Runs the end-to-end tests on one server, and chooses the place of their clusters. Sourced after servers.sh.
 
 # Tests of sessions mostly wait, for leases, locks and servers that start: more at once than there are cores, in each of
 # two programs.

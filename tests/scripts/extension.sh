@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Building the extension for one server, and putting it there. Sourced after servers.sh.
+# Builds the extension for one server and installs it there. Sourced after servers.sh.
 #
 # All installations use the same staged files: `make install` and the tests copy them into a server, `make package` and
 # `make deb` pack them.

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The parts that a suite runs: each with a line that says how long it took, and a table of all at the end. Sourced
-# after lib.sh.
+# Runs the parts of a suite. Prints a line with the time of each part, and a table of all at the end. Sourced after
+# lib.sh.
 
 SUMMARY=()
 FAILED=0

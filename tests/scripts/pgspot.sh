@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# pgspot over the install script and every upgrade script, that of the made-up next version included. No object of
+# Runs pgspot over the install script and every upgrade script, also that of the made-up next version. No object of
 # another schema may take the place of a name or operator, and no function may run as its owner without a pinned
 # search_path.
 #

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Mermaid's pictures: the library for the book, and the test that it draws every block of README and docs/ and what
-# machine_diagram answers, in a browser. Sourced after lib.sh; the test needs cluster.sh.
+# Mermaid's pictures: the library for the book, and a test in a browser. The library must draw every block of README
+# and docs/ and every answer of machine_diagram. Sourced after lib.sh; the test needs cluster.sh.
 
 # Sets MERMAID to the library's file, of the version that tests/mermaid/package-lock.json pins; false without npm.
 need_mermaid() {

@@ -7,7 +7,7 @@
 #   - 16 shards that are split and moved, script and source killed in each step;
 #   - metrics() among ten million keys and ten million past events;
 #   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed;
-#   - the cost of counting claims, less than the noise between two databases that are not counted, in 20 rounds;
+#   - the cost of counting claims: in 20 rounds below the noise between two databases that are not counted;
 #   - faults: 25 minutes or 300,000 transactions of every function under cancels, kills and changes of the tables; a
 #     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a day's calls;
 #   - the end-to-end tests on a server that is built with assertions (test-assert.sh).

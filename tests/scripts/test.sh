@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make test: lints, unit, in-database and end-to-end tests, the client's tests, doctests and examples, on one server
-# version; a line for each part with its time, and a table at the end. Arguments: the parts wanted (lint unit db e2e
-# client); without any, all of them. PG_VERSIONS names other versions than the first of 15, 16 and 18 that can be had.
+# version: the first of 15, 16 and 18 that is available, or those of PG_VERSIONS. Prints a line for each part with its
+# time, and a table at the end. Arguments: the parts wanted (lint unit db e2e client); without any, all of them.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/suite.sh
