@@ -50,12 +50,12 @@ pub enum Error {
 pub enum Kind {
     /// `ON001`: the lease is lost. Stop, and undo the effects outside the database.
     LeaseLost,
-    /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back the
-    /// writes beside it and go on after it: claim again, or read the stored state. For a call of its own
-    /// whose answer was lost this is success.
+    /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back the writes
+    /// beside it and go on after it: claim again, or read the stored state. If the call was alone in its
+    /// transaction and its answer was lost, this is success.
     AlreadyDone,
-    /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing
-    /// was done. Look at the map of databases again, and send the call there a bounded number of times.
+    /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
+    /// done. Look the database up again in your map, and resend the call, a bounded number of times.
     WrongShard,
     /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.

@@ -16,8 +16,8 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::Error;
 
-/// A call without an answer for so long: its server may have vanished (a failover, a firewall), which
-/// TCP alone reports only after a quarter of an hour.
+/// After this time without an answer the server of a call may have vanished (a failover, a firewall), which TCP
+/// alone reports only after a quarter of an hour.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
 
 /// The arguments of a call: each with the type it is sent as.
@@ -25,8 +25,8 @@ pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 /// Something that runs a statement: a connection, a transaction, a pool.
 ///
-/// Pass a transaction to make a call part of it; pass a pool or a connection to commit each call by
-/// itself. Implement it for your own wrapper to use that one.
+/// Pass a transaction to make a call part of it; pass a pool or a connection to commit each call by itself.
+/// Implement it for a wrapper of your own.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` runs no statements for pg_once",
     label = "not an executor",
@@ -46,8 +46,8 @@ pub trait Executor: Sync {
 
 /// An executor on which each call commits by itself.
 ///
-/// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run))
-/// ask for it: inside one open transaction no other session sees their claim.
+/// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run)) ask for it,
+/// because inside one open transaction no other session sees their claim.
 #[diagnostic::on_unimplemented(
     message = "the calls on `{Self}` do not commit by themselves",
     label = "neither a pool nor a connection",

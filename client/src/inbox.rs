@@ -1,9 +1,9 @@
 //! Owns the noun `inbox`: messages from outside, each handled once.
 //!
-//! A message's life, in the order of its calls: the handler's transaction accepts it
-//! ([`Inbox::accept`]), makes its writes, and records a verdict ([`Inbox::record`]); every duplicate
-//! gets that verdict. [`Inbox::once`] does the three. A saga's steps and their compensations, which can
-//! overtake each other on the wire, go through [`Inbox::barrier`].
+//! A message's life, in the order of its calls: the handler's transaction accepts it ([`Inbox::accept`]), makes
+//! its writes, and records a verdict ([`Inbox::record`]); every duplicate gets that verdict. [`Inbox::once`]
+//! makes these three steps. A saga's steps and their compensations, which can overtake each other on the wire,
+//! go through [`Inbox::barrier`].
 //!
 //! Invariant: everything happens in the caller's transaction. A message counts as accepted exactly when
 //! its writes are committed; a duplicate waits for a handler that is still running.
@@ -87,8 +87,8 @@ impl Inbox {
         }
     }
 
-    /// How long messages are remembered, instead of 30 days: choose it longer than the sender
-    /// repeats them.
+    /// How long messages are remembered, instead of 30 days: choose a longer time than the sender repeats them
+    /// for.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         Self {
@@ -160,9 +160,9 @@ impl Inbox {
     /// Runs a handler once for a message, in the caller's transaction; a duplicate gets the first
     /// one's verdict.
     ///
-    /// The handler makes its writes in the same transaction. If it fails, roll the transaction back:
-    /// the message is then as new. A message that was handled without a verdict answers JSON's
-    /// `null`, read as a `T`.
+    /// The handler makes its writes in the same transaction. If it fails, roll the transaction back: the
+    /// message then counts as new. A message that was handled without a verdict answers JSON's `null`, read as
+    /// a `T`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -9,9 +9,9 @@
 //! work that can die half-way, and [`MachineRow::job`] runs such work item by item.
 //! [`Cancel::teardown`] refunds, cleans up and only then makes the row `cancelled`.
 //!
-//! A [`Topic`] takes events that commit with your own writes: [`Topic::emit`] in your transaction,
-//! [`Subscriber::worker`] to deliver them. An [`Inbox`] is the receiving end: it handles a message once,
-//! however often it comes.
+//! A [`Topic`] takes events that commit with your own writes: call [`Topic::emit`] in your transaction. A
+//! [`Subscriber::worker`] delivers them. An [`Inbox`] is the receiving end: it handles a message once, however
+//! often it comes.
 //!
 //! [`Shards`] spreads tenants over many databases.
 //!
@@ -47,12 +47,12 @@
 //!
 //! # When a future is dropped
 //!
-//! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. The
-//! server may or may not carry out a call that is on its way then, as when the network loses its answer. A
-//! repeated call converges (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). A lease
-//! that it took stays taken until it expires, unless the same [holder](ClaimOptions::holder) claims again.
-//! The helpers ([`Key::run`], the workers) release their leases when their work ends, fails or panics, and
-//! when they are told to stop. When they are dropped, their leases expire.
+//! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. The server
+//! may or may not carry out a call that is on its way then, as when the network loses its answer. A repeated
+//! call converges (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). A lease that the
+//! dropped call took stays taken until it expires, unless the same [holder](ClaimOptions::holder) claims again.
+//! The helpers ([`Key::run`], the workers) release their leases when their work ends, fails or panics, and when
+//! they are told to stop. When they are dropped, their leases expire.
 //!
 //! # The pool
 //!

@@ -40,9 +40,9 @@ pub struct Backoff {
 }
 
 impl Default for Backoff {
-    /// Eight tries with up to 50 ms to 2 s between them, ten seconds for each. The waits take two and a
-    /// half seconds on average, five at the most: enough for a database that restarts. A failover takes
-    /// longer; so does its [`Backoff`].
+    /// Eight tries of at most ten seconds each, with waits of up to 50 ms to 2 s between them. The waits take
+    /// two and a half seconds on average, five at the most: enough for a database that restarts. A failover
+    /// takes longer and needs a longer [`Backoff`].
     fn default() -> Self {
         Self {
             base: Duration::from_millis(50),
@@ -67,7 +67,7 @@ impl Backoff {
         self.ceiling(failures).mul_f64(rand::rng().random::<f64>())
     }
 
-    /// The same for loops without a bound: never nothing.
+    /// The same for loops without a bound: never zero.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         self.wait(failures).max(SHORTEST_PAUSE)
     }
@@ -113,8 +113,8 @@ impl Backoff {
         self.retry_where(Error::is_retryable, call).await
     }
 
-    /// The same for the write that ends a lease: it is retried on an overloaded database, too, rather
-    /// than left to expire.
+    /// The same for the write that ends a lease: it is retried on an overloaded database, too. Otherwise the
+    /// lease would have to expire.
     pub(crate) async fn insist<T, F, Fut>(&self, call: F) -> Result<T, Error>
     where
         F: FnMut() -> Fut,

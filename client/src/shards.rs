@@ -53,8 +53,8 @@ impl<E: Executor> Shards<E> {
         Ok(Self { pools })
     }
 
-    /// The shard of a routing value: what stands before the first `/` of the keys, messages and sagas
-    /// (or, as `once.shard_set` says, in another place).
+    /// The shard of a routing value: the part of the keys, messages and sagas before the first `/` (unless
+    /// `once.shard_set` chose another place).
     #[must_use]
     pub fn of(&self, routing: &str) -> &E {
         &self.pools[self.number_of(routing)]
@@ -74,7 +74,7 @@ impl<E: Executor> Shards<E> {
         number(routing, self.pools.len())
     }
 
-    /// Each shard's number and pool, for what has to be done on all of them.
+    /// Each shard's number and pool, for work on all shards.
     pub fn each(&self) -> impl Iterator<Item = (usize, &E)> {
         self.pools.iter().enumerate()
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make test-matrix: the tests on other versions and installations than that of `make test`. Prints a line for each part
-# with its time, and a table at the end. Arguments: the parts wanted (compile core pooler languages pictures package); without any, all of them.
+# with its time, and a table at the end. Arguments: the parts wanted (compile core pooler languages pictures
+# package); without any, all of them.
 #   compile    the extension's lints, compiled for the version that no test runs on
 #   core       the core of the end-to-end tests: with the release build on 15, and on the versions between
 #   pooler     end-to-end and client tests on the newest version, through PgBouncer in transaction mode

@@ -36,7 +36,7 @@ pub enum ActionClaim {
     },
     /// There is no such row.
     NotFound,
-    /// The step declares no claim state for this requester: there is no lease; end it with
+    /// The step declares no claim state for this requester: there is no lease. Make the move with
     /// [`MachineRow::transition`].
     Unclaimed,
 }
@@ -51,7 +51,7 @@ pub struct ActionOptions {
 }
 
 impl ActionOptions {
-    /// The claim state of any requester (`*`), the step's lease, no holder, any version.
+    /// Defaults: the claim state of any requester (`*`), the step's lease, no holder, any version.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -75,9 +75,9 @@ impl ActionOptions {
         }
     }
 
-    /// The name of this attempt. The same holder claiming again gets its own lease back, so that a
-    /// claim whose answer was lost costs nothing. Never a worker's name: two attempts with one name
-    /// would both believe that they hold the row.
+    /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
+    /// answer was lost costs nothing. Never use a worker's name: two attempts with one name would both believe
+    /// that they hold the row.
     #[must_use]
     pub fn holder(self, holder: impl Into<String>) -> Self {
         Self {
@@ -133,9 +133,9 @@ impl MachineRow {
     /// ```
     ///
     /// # Errors
-    /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to
-    /// update the table; `40001` for a lost race above READ COMMITTED, or where a table has changed
-    /// while this waited for it (its name, or a column of the definition).
+    /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to update
+    /// the table; `40001` for a lost race above READ COMMITTED, or if a table (its name, or a column of the
+    /// definition) changed while this call waited for it.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

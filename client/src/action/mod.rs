@@ -6,8 +6,9 @@
 //! [`Action::finish`] in the transaction of its own writes, or releases the row
 //! ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
 //!
-//! Invariant: each write presents the action's token. Once the lease is lost it fails with `ON001`,
-//! which undoes its transaction. A finish that an earlier transaction has made is `ON006`.
+//! Invariant: each write presents the action's token. Once the lease is lost, the write fails with `ON001`,
+//! which undoes its transaction. The repeat of a finish that an earlier transaction has made fails with
+//! `ON006`.
 
 mod claim;
 mod record;
@@ -126,8 +127,8 @@ impl Action {
     /// Renews the lease from now (by `lease`, or the claim's length, or the step's), and answers
     /// whether the row is being cancelled.
     ///
-    /// As the first call in the transaction of an item's writes it keeps the item from committing
-    /// after the lease was lost.
+    /// As the first call in the transaction of an item's writes, it prevents a commit of the item after the
+    /// lease was lost.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

@@ -18,11 +18,11 @@ pub struct ActionRecord {
     pub status: String,
     /// The step that it is claimed for.
     pub step_key: Option<String>,
-    /// For which requester.
+    /// The requester that it is claimed for.
     pub requester: Option<String>,
     /// The name of the attempt.
     pub holder: Option<String>,
-    /// Since when.
+    /// When it was claimed.
     pub claimed_at: Option<SystemTime>,
     /// The time left of the lease; zero after it expired.
     pub lease_left: Option<Duration>,
@@ -37,7 +37,7 @@ pub struct ActionRecord {
 }
 
 impl MachineRow {
-    /// Who has this row, for how long, what failed and what happens next: why it is stuck. `None` if
+    /// Shows who has this row, for how long, what failed and what happens next: why it is stuck. `None` if
     /// there is no such row.
     ///
     /// ```

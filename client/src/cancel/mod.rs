@@ -168,8 +168,8 @@ impl Cancel {
         })
     }
 
-    /// Marks the undecided items (at most `max_items`) and refunds their cost, in one statement.
-    /// Running it again adds nothing twice.
+    /// Marks the undecided items (at most `max_items`) and refunds their cost, in one statement. A
+    /// repeated call refunds nothing twice.
     ///
     /// # Errors
     /// `ON002` if the flag is not set, a lease is on the row, or it ended in another way; `22023`
@@ -193,7 +193,7 @@ impl Cancel {
         })
     }
 
-    /// A page of the items that carry the marker, by key: delete their artifacts. The next page
+    /// Lists a page of the marked items by key; the caller deletes their artifacts. The next page
     /// begins after the last `item_id`; an answer shorter than `max` is the last.
     ///
     /// # Errors

@@ -78,10 +78,10 @@ impl<E: Autocommit> Teardown<'_, E> {
 
     /// Refunds everything, lets `clean` delete the artifacts, and makes the terminal move.
     ///
-    /// `clean` gets the items a page at a time, also those that an earlier attempt had cleaned:
-    /// deleting a missing artifact is success. Where the machine declares no `refund` there are no
-    /// items, and the terminal move is all. When `clean` fails, this returns [`Error::Cleanup`] and
-    /// the row is not cancelled; run the teardown again.
+    /// `clean` gets the items a page at a time, also those that an earlier attempt had cleaned: deleting a
+    /// missing artifact is success. Where the machine declares no `refund` there are no items, and only the
+    /// terminal move is made. When `clean` fails, this returns [`Error::Cleanup`] and the row is not cancelled;
+    /// run the teardown again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

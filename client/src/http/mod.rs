@@ -181,8 +181,8 @@ impl Answer {
 pub struct User(String);
 
 impl User {
-    /// The user's name as a session, a token or an authenticating proxy tells it (`X-Forwarded-User`); never
-    /// a value of the request's body, where a client may name anybody.
+    /// The user's name, from a session, a token or an authenticating proxy (`X-Forwarded-User`). Never take it
+    /// from the request's body, where a client may name anybody.
     ///
     /// # Errors
     /// The 401 to send: nobody is named.
@@ -199,8 +199,8 @@ impl User {
 /// Reads the value of a user's `Idempotency-Key` header: the key is `<user>/<what the client sent>`, so
 /// that nobody is handed another's answer.
 ///
-/// The draft says a quoted string (a Structured Header string); most clients send it bare. Both
-/// name the same key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
+/// The draft has a quoted string (a Structured Header string); most clients send it bare. Both name the same
+/// key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
 ///
 /// ```
 /// use pg_once::http::{User, key_of_header};

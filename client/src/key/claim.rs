@@ -95,9 +95,9 @@ impl ClaimOptions {
         }
     }
 
-    /// The name of this attempt. The same holder claiming again gets its own lease back, so that a
-    /// claim whose answer was lost costs nothing. Never a worker's name or anything a client sends:
-    /// two attempts with one name would both believe that they hold the key.
+    /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
+    /// answer was lost costs nothing. Never use a worker's name or anything that a client sends: two attempts
+    /// with one name would both believe that they hold the key.
     #[must_use]
     pub fn holder(self, holder: impl Into<String>) -> Self {
         Self {
@@ -150,8 +150,8 @@ impl Key {
         self.ask(exec, options, None).await
     }
 
-    /// [`Key::claim`] for callers that hash the raw request themselves: the hash decides alone. The
-    /// request of `options` is only stored, if the scope has `keep_request`.
+    /// [`Key::claim`] for callers that hash the raw request themselves: only the hash is compared. The request
+    /// of `options` is only stored, if the scope has `keep_request`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -1,8 +1,8 @@
 //! Owns the lease: the right to work on a key, and every write that needs it.
 //!
-//! Invariant: each write presents the lease's token. Once another holder has the key, it fails with
-//! `ON001`, which undoes its transaction. So it fences the caller's own writes in that transaction.
-//! A write that an earlier transaction has made is `ON006`.
+//! Invariant: each write presents the lease's token. Once another holder has the key, it fails with `ON001`,
+//! which undoes its transaction. So it fences the caller's own writes in that transaction. The repeat of a
+//! write that an earlier transaction has made fails with `ON006`.
 
 use std::time::Duration;
 
@@ -208,9 +208,8 @@ impl Lease {
         self.call(exec, RELEASE, &own).await.map(drop)
     }
 
-    /// Parks the key: the outcome of a foreign call is unknown, and another attempt could make it
-    /// twice. Every claim answers [`Parked`](crate::Claim::Parked) until
-    /// [`Key::resolve`](crate::Key::resolve).
+    /// Parks the key: the outcome of a foreign call is unknown, and another attempt could make the call twice.
+    /// Every claim answers [`Parked`](crate::Claim::Parked) until [`Key::resolve`](crate::Key::resolve).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

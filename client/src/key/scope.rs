@@ -17,7 +17,7 @@ const GET: &str = "SELECT once.scope_get(scope => $1)";
 const TAKE_ABANDONED: &str = "SELECT * FROM once.key_take_abandoned(scope => $1, max => $2, \
                               lease => $3, holder => $4)";
 
-/// A namespace of keys: one operation. Whose a key is stands in the key. Needs no declaration.
+/// A namespace of keys: one operation. The key itself names its user. A scope needs no declaration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope(Arc<str>);
 
@@ -78,7 +78,7 @@ impl ScopeOptions {
         Self(self.0.with("on_expiry", name.into()))
     }
 
-    /// The longest time after which a claim beside a lease is told to retry.
+    /// The longest `retry_after` of a claim while another attempt has the lease.
     #[must_use]
     pub fn retry_after(self, retry_after: Duration) -> Self {
         Self(self.0.interval("retry_after", retry_after))
@@ -90,7 +90,7 @@ impl ScopeOptions {
         Self(self.0.with("max_attempts", attempts.into()))
     }
 
-    /// No lease goes past its claim plus this, however often it is extended.
+    /// The longest time from a claim to the end of its lease, however often the lease is extended.
     #[must_use]
     pub fn max_lease_life(self, life: Duration) -> Self {
         Self(self.0.interval("max_lease_life", life))

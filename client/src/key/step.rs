@@ -88,8 +88,8 @@ impl Lease {
     /// aborted, `on_abort` is emitted in that transaction, even if the call's end was never recorded.
     /// Its handler finds out whether there is something to undo.
     ///
-    /// The compensations of a key's steps are emitted newest first; give them one order key, and they
-    /// are delivered so.
+    /// The compensations of a key's steps are emitted newest first; give them one order key, and they are
+    /// delivered in that order.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -175,8 +175,8 @@ impl Lease {
             .await
     }
 
-    /// [`Lease::step_done`] with the events that are emitted when the key ends: `on_complete` when it
-    /// is completed, `on_abort` when it is aborted, instead of the one that the step began with.
+    /// [`Lease::step_done`] with the events that are emitted when the key ends: `on_complete` when it is
+    /// completed, `on_abort` when it is aborted, instead of the event that the step began with.
     ///
     /// # Errors
     /// As [`Lease::step_done`]; `42704` if there is no such topic, `42501` if it has another owner.

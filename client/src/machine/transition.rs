@@ -105,7 +105,7 @@ impl Transition {
         }
     }
 
-    /// The requester: moves of steps that declare no claim state for it count, too.
+    /// The requester. Moves of steps that declare no claim state for this requester are allowed, too.
     #[must_use]
     pub fn requester(self, requester: impl Into<String>) -> Self {
         Self {
@@ -146,9 +146,9 @@ impl MachineRow {
     /// ```
     ///
     /// # Errors
-    /// `ON002` if no declared move leads there; `22023` for a bad argument; `42501` without the right
-    /// to update the table; `40001` for a lost race above READ COMMITTED, or where a table has
-    /// changed while this waited for it (its name, or a column of the definition).
+    /// `ON002` if no declared move leads there; `22023` for a bad argument; `42501` without the right to update
+    /// the table; `40001` for a lost race above READ COMMITTED, or if a table (its name, or a column of the
+    /// definition) changed while this call waited for it.
     pub async fn transition<E: Executor>(
         &self,
         exec: &E,

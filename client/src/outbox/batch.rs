@@ -118,7 +118,7 @@ impl NackOptions {
         }
     }
 
-    /// A word for it, by which failures are counted: `timeout`, `refused`.
+    /// A word for the failure, by which the metrics count: `timeout`, `refused`.
     #[must_use]
     pub fn kind(self, kind: impl Into<String>) -> Self {
         Self {
@@ -203,8 +203,8 @@ impl Batch {
     /// events this call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of them with this token (`None`: the last that
-    /// were left); `ON001` if the lease is lost, or one of the events left the batch otherwise.
+    /// `ON006` if an earlier transaction has acked one of them with this token (with `None`: the last events
+    /// that were left); `ON001` if the lease is lost, or one of the events left the batch otherwise.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,

@@ -32,7 +32,7 @@ pub struct Emitted {
 }
 
 impl EmitOptions {
-    /// In any order, as often as it is emitted, without headers, at once.
+    /// Defaults: delivered in any order, as often as it is emitted, without headers, at once.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -66,7 +66,7 @@ impl EmitOptions {
         }
     }
 
-    /// Delivered no sooner than this, which is more than nothing. Not together with an order key.
+    /// The shortest time before delivery, more than zero. Not together with an order key.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self {

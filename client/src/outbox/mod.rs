@@ -7,8 +7,8 @@
 //! event. A failed event is retried later; one that has used up its attempts is dead
 //! ([`Subscriber::dead`]) until it is redriven.
 //!
-//! Invariant: each method is one call of the SQL function of the same name, in one round trip on the
-//! caller's executor. [`Subscriber::worker`] does the loop.
+//! Invariant: each method is one call of the SQL function of the same name, in one round trip on the caller's
+//! executor. [`Subscriber::worker`] runs the loop.
 
 mod batch;
 mod dead;

@@ -38,8 +38,8 @@ pub(super) enum End {
     LeaseLost,
     /// This token has finished the key: a commit whose answer was lost.
     Finished,
-    /// The database failed during the work, or had already made a write of it. The key is released; a new
-    /// attempt goes on from what is stored.
+    /// The database failed during the work, or a write of the work had been made already. The key is released;
+    /// a new attempt goes on from what is stored.
     Again(Error),
     /// A call failed for good during the work; the key is released.
     Failed(Error),

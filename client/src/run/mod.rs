@@ -176,10 +176,10 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///   new attempt, up to three times in all.
     /// - When the work panics, the key is released, and the panic goes on.
     ///
-    /// The work is stopped if it holds the lock on the key's row in one transaction for longer than the
-    /// lease, since the heartbeat waits for that lock. So is work that blocks its thread, since the
-    /// heartbeat runs beside it. Heartbeats need a connection, too: if the works use all connections of the
-    /// pool, their leases expire.
+    /// The work is stopped if it holds the lock on the key's row in one transaction for longer than the lease,
+    /// since the heartbeat waits for that lock. Work that blocks its thread is stopped, too, since the
+    /// heartbeat runs beside it. Heartbeats need a connection, too: if the work of all requests uses all
+    /// connections of the pool, their leases expire.
     ///
     /// Dropping this future stops the work where it is. The key is not released then: the next claim
     /// resumes it after the lease has expired. Where clients hang up, run it in a task of its own.
@@ -333,7 +333,7 @@ fn storable(reason: &str) -> String {
     }
 }
 
-/// A wait that the server accepts: a foreign side's `Retry-After` may be 0, or anything.
+/// A wait that the server accepts: the `Retry-After` of another side may be 0, or too long.
 fn storable_wait(wait: Duration) -> Duration {
     wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }

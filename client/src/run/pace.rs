@@ -1,9 +1,9 @@
 //! Owns the part that all workers share: their settings, and asking for work.
 //!
-//! Invariant: a worker waits for a database that is away or overloaded. Idle, it asks less and less often,
-//! in the end once in the longest wait. Each wait is random and never zero, so that workers that began
-//! together do not ask together. A worker that is told to stop asks no more, but waits for a take that is
-//! on its way, because its leases would only expire.
+//! Invariant: a worker waits for a database that is away or overloaded. An idle worker asks less and less
+//! often, in the end with the longest wait between two polls. Each wait is random and never zero, so that
+//! workers that began together do not ask together. A worker that is told to stop asks no more, but waits for a
+//! take that is on its way, because the leases of that take would otherwise have to expire.
 
 use std::fmt::Debug;
 use std::future::Future;

@@ -1,26 +1,26 @@
 //! Owns the end of a worker, the same for every loop. Told to stop, it takes no more work; running
 //! handlers go on for the grace time; then they are stopped and their work is released.
 //!
-//! Invariant: stages only go forward, and a call to the server that is on its way is never dropped for
-//! them: its leases would only expire.
+//! Invariant: stages only go forward, and none of them drops a call to the server that is on its way. Otherwise
+//! the leases that the call took would have to expire.
 
 use std::future::Future;
 use std::pin::pin;
 
 use tokio::sync::watch;
 
-/// How far a worker is on its way to its end.
+/// The stages of a worker's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// Take, begin, finish.
     Run,
     /// Begin nothing; running handlers go on.
     Finish,
-    /// What is still at work is stopped and given back.
+    /// Handlers that still run are stopped, and their work is released.
     GiveBack,
 }
 
-/// Waits until the worker has come to that stage; a worker that is gone has.
+/// Waits until the worker has come to that stage; a worker that is gone has come to every stage.
 pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     // An error says that the sender is gone.
     let _ = stage.wait_for(|now| *now >= wanted).await;

@@ -1,6 +1,6 @@
 //! Owns the tasks of a worker, one for each piece of work, and the counts of their results.
 //!
-//! Invariant: dropped, the set stops every task; nothing of it outlives the worker.
+//! Invariant: when the set is dropped, it stops every task, so no task outlives the worker.
 
 use std::future::Future;
 use std::ops::AddAssign;
@@ -31,8 +31,8 @@ impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
         }
     }
 
-    /// Begins no more tasks. Running ones may go on for the grace time; then they are told to release
-    /// their work, and it waits for them. Returns all counts.
+    /// Begins no more tasks. Running ones may go on for the grace time; then they are told to release their
+    /// work, and this call waits for them. Returns all counts.
     pub(super) async fn end(&mut self, stage: &watch::Sender<Stage>, grace: Duration) -> C {
         stage.send_replace(Stage::Finish);
         if timeout(grace, self.all()).await.is_err() {

@@ -231,9 +231,9 @@ impl PutOff {
         self.0.insert(row, (failures, Instant::now() + wait));
     }
 
-    /// The rows on the list that are not deferred, so many at most. Their order is random, so that two
-    /// workers do not take the same rows at the same time. Rows that have left the list are forgotten:
-    /// another worker has torn them down.
+    /// The rows on the list that are not deferred, up to the given number. Their order is random, so that two
+    /// workers do not take the same rows at the same time. Rows that have left the list are forgotten: another
+    /// worker has torn them down.
     fn due_among(&mut self, pending: Vec<PendingCancel>, most: usize) -> Vec<MachineRow> {
         let pending: Vec<MachineRow> = pending.into_iter().map(|pending| pending.row).collect();
         if !self.0.is_empty() {

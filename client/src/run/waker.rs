@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// Wakes an idle worker of the same process ([`OutboxWorker`](crate::OutboxWorker),
-/// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that what there is to
-/// do need not wait for the next poll. Optional: without it the worker finds it by itself.
+/// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that new work need not wait
+/// for the next poll. Optional: without it the worker finds the work by itself.
 ///
-/// Call [`Waker::wake`] after the commit of the event, release or request; before it there is nothing to
-/// find. Many calls while the worker is busy are one.
+/// Call [`Waker::wake`] after the commit of the event, release or request; before it there is nothing to find.
+/// Many calls while the worker is busy count as one.
 ///
 /// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its
 /// own. The receiving end then calls this (`examples/wake_up`). A `NOTIFY` in the emitting transaction

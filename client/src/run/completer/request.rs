@@ -44,7 +44,7 @@ pub(super) async fn bring_to_its_end<H: Complete>(
     Completed::of(&completion)
 }
 
-/// How many attempts there were when this one fails, the client's first one left out.
+/// The number of failed attempts when this one fails, without the client's first attempt.
 fn failures(lease: &Lease) -> u32 {
     u32::try_from(lease.attempt() - 1).unwrap_or(1).max(1)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Abandoned, Done, Error, Failure, Key};
 
-/// A handler of abandoned requests. A closure `|abandoned: Abandoned| async move { ... }` is one with
+/// A handler of abandoned requests. A closure `|abandoned: Abandoned| async move { ... }` is a handler with
 /// [`Complete::complete`] alone.
 pub trait Complete: Send + Sync + 'static {
     /// Finishes one request, from the last recovery point. Call the same function as the request path,
@@ -59,7 +59,7 @@ pub enum Completion {
     Unsettled(Error),
 }
 
-/// The counts of a [`Completer`](crate::Completer), each in takes.
+/// The counts of a [`Completer`](crate::Completer); each counts takes of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
     /// They have their answer.

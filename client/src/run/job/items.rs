@@ -19,7 +19,7 @@ pub(super) enum End {
     Failed(JobFailure),
 }
 
-/// How one round ended, if the work did not.
+/// How one round ended, if the work goes on.
 enum Turn {
     Done,
     End(End),

@@ -76,7 +76,7 @@ impl JobRunner<'_> {
         }
     }
 
-    /// How calls to the database are retried, and how many times in a row it may fail during the
+    /// How calls to the database are retried, and how many times in a row the database may fail during the
     /// items.
     pub fn backoff(self, backoff: Backoff) -> Self {
         Self { backoff, ..self }

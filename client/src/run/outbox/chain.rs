@@ -1,8 +1,8 @@
 //! Owns the order of a batch: chains of events that are handled one after another.
 //!
-//! Invariant: of one order key no event begins before the one before it is done, and none begins
-//! after the worker was told to stop. Each event of a chain gets exactly one [`Verdict`], or is left
-//! to the server because an earlier one failed.
+//! Invariant: no event begins before the previous event of its order key is done, and none begins
+//! after the worker was told to stop. Each event of a chain gets exactly one [`Verdict`], or is
+//! left to the server because an earlier one failed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
     chains
 }
 
-/// Handles a chain, in a given slot or after one is free. `begun` is dropped as soon as it no longer
-/// waits for one.
+/// Handles a chain, in a given slot or in the next free one. `begun` is dropped as soon as the chain has its
+/// slot.
 pub(super) async fn follow<H: Deliver>(
     shared: Arc<Shared<H>>,
     chain: Chain,

@@ -14,7 +14,7 @@ pub struct Delivered {
     /// Released without counting an attempt: the worker was told to stop, the handler deferred it, or an
     /// earlier event of its order key failed.
     pub released: u64,
-    /// Of lost leases: another worker delivers them.
+    /// Events of lost leases: another worker delivers them.
     pub lost: u64,
 }
 

@@ -8,7 +8,7 @@ use deadpool_postgres::{PoolError, Transaction};
 
 use crate::{Error, Event};
 
-/// A handler of a subscriber's events. A closure `|event: Event| async move { ... }` is one with
+/// A handler of a subscriber's events. A closure `|event: Event| async move { ... }` is a handler with
 /// [`Deliver::deliver`] alone.
 pub trait Deliver: Send + Sync + 'static {
     /// Delivers one event. An earlier attempt may have delivered it already: send its
@@ -35,8 +35,8 @@ pub trait Deliver: Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// The lease of a batch was lost with so many of its events neither acked nor nacked: another
-    /// worker delivers them. To count and to alert; a `WARN` line is logged, too.
+    /// The lease of a batch was lost with this many of its events neither acked nor nacked: another worker
+    /// delivers them. To count and to alert; a `WARN` line is logged, too.
     fn lost(&self, events: u64) {
         let _ = events;
     }
@@ -57,9 +57,8 @@ where
 pub enum Undelivered {
     /// It is retried, until the subscriber's attempts are used up.
     Retry {
-        /// The kind of the failure, by which failures are counted: `timeout`, `refused`. (`released`,
-        /// `never` and `expired` are the server's own; a failure that is called so is counted as
-        /// `error`.)
+        /// The kind of the failure, by which failures are counted: `timeout`, `refused`. (`released`, `never`
+        /// and `expired` are the server's own; a failure with one of these kinds is counted as `error`.)
         kind: String,
         /// What went wrong.
         error: String,
@@ -101,7 +100,7 @@ impl Undelivered {
         }
     }
 
-    /// Not now, and no failure: again after this time.
+    /// Not possible now, but no failure: it is delivered again after this time.
     pub fn later(reason: impl Display, after: Duration) -> Self {
         Self::Later {
             reason: reason.to_string(),
