@@ -84,7 +84,7 @@ CREATE FUNCTION once.action_extend(
     machine text, id text, token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
-$$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. The lease stays locked to the end of the transaction, so an item that is written in it commits only with a lease that is not lost.
+$$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. The lease stays locked to the end of the transaction, so an item that the transaction writes commits only if the lease is not lost.
 Errors: ON001 the lease is lost; ON006 the action is finished; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_extend(

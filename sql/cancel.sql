@@ -82,7 +82,7 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$Marks every undecided item (max_items: at most so many, by key) and credits the wallet with the amounts of those that match when, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: some are still undecided; pass: for cancel_confirm.
+$$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of the items that match when, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: some are still undecided; pass: for cancel_confirm.
 Errors: ON002 the row is not flagged, is leased or ended otherwise, or a trigger or policy keeps an item or the wallet back or changes an item; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
@@ -109,7 +109,7 @@ COMMENT ON FUNCTION once.cancel_items(text, "any", text, integer) IS
 CREATE FUNCTION once.cancel_confirm(machine text, id text, pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
 COMMENT ON FUNCTION once.cancel_confirm(text, text, bigint) IS
-$$Confirms that everything that cancel_items listed after this pass of cancel_refund is deleted. A missing artifact counts as deleted. false: a later refund marked more; list again.
+$$Confirms that all artifacts that cancel_items listed after this pass of cancel_refund are deleted. A missing artifact counts as deleted. false: a later refund marked more; list again.
 Errors: ON002 as cancel_refund; 22023 no cancel_refund answered this pass; 42704 no such machine.$$;
 
 CREATE FUNCTION once.cancel_confirm(machine text, id "any", pass bigint, OUT confirmed boolean)

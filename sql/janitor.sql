@@ -21,10 +21,10 @@ CREATE TABLE once.janitor (
 COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap, history_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with nothing to do is written only every 30 seconds (or a quarter of once.janitor_grace). So the value may be older by that time and by the pause between two runs, which is up to five minutes in an idle database.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with nothing to do is written only every 30 seconds (or a quarter of once.janitor_grace). So the value may be older by that time plus the pause between two runs (up to five minutes in an idle database).';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
-COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs. Each try of a row counts, each due row of a table that could not be locked, each subscriber, or 1 for a task that failed as a whole.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: one for each try of a row, for each due row of a table that could not be locked, and for each subscriber. A task that failed as a whole counts 1.';
 COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
@@ -34,7 +34,7 @@ CREATE FUNCTION once.sweep(
     OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer, text, text) IS
-$$One bounded pass: up to max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. An error of a task is rolled back and counted as failed; janitor_status() shows it. Waits for each lock up to once.sweep_lock_timeout and skips locked rows. machine: only with action_release, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
+$$One bounded pass: up to max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Waits for each lock up to once.sweep_lock_timeout and skips locked rows. machine: only with action_release, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
 Errors: 22023 bad argument, unknown task; 42704 no such machine; 25006 read-only; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)

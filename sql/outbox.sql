@@ -121,7 +121,7 @@ COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event
 COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the incarnation of its series.';
 COMMENT ON COLUMN once.event_0.emitted_at IS 'When it was emitted; its transaction was committed later.';
 COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.event_0.lane IS '1 to the topic''s lanes: with order_key; 0 and -2 to -8: without; -1: delayed or redriven.';
+COMMENT ON COLUMN once.event_0.lane IS 'With an order_key: 1 to the topic''s lanes. Without: 0 or -2 to -8. Delayed or redriven: -1.';
 COMMENT ON COLUMN once.event_0.series IS 'The series that it was emitted in (once.series).';
 COMMENT ON COLUMN once.event_0.order_key IS 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.';
 COMMENT ON COLUMN once.event_0.headers IS 'As given to outbox_emit; NULL: none.';
@@ -180,7 +180,7 @@ CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
 COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, with a row for each lane; the last row of a lane says how far the lane has come.';
 COMMENT ON COLUMN once.batch.token IS 'The lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
 COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken. For max_lease_life the row with the lowest lane counts.';
-COMMENT ON COLUMN once.batch.lease_until IS 'The lease of a batch is that of its row with the lowest lane.';
+COMMENT ON COLUMN once.batch.lease_until IS 'End of the lease. For a batch the row with the lowest lane counts.';
 COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that took it.';
 COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
 COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
@@ -225,7 +225,7 @@ COMMENT ON COLUMN once.receipt.token IS 'Token of the batch.';
 COMMENT ON COLUMN once.receipt.at IS 'When the events left.';
 COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this receipt included.';
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
-COMMENT ON COLUMN once.receipt.kind IS 'a acked, n nacked, x the lease expired.';
+COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all that the batch had (acked at once).';
 COMMENT ON COLUMN once.receipt.attempts IS 'For n: this array, next_at and dead are the rows of the answer, in the order of the first elements of event_ids.';
 COMMENT ON COLUMN once.receipt.next_at IS 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.';
@@ -248,13 +248,13 @@ CREATE TABLE once.retry (
 CREATE INDEX retry_due ON once.retry (subscriber_id, lane, suspect, due_at, event_id);
 CREATE INDEX retry_key ON once.retry (subscriber_id, lane, order_key, event_id) WHERE order_key IS NOT NULL;
 COMMENT ON TABLE once.retry IS 'Events of a subscriber that are handled one by one: failed, delayed, or behind a failed one of their order_key.';
-COMMENT ON COLUMN once.retry.due_at IS 'From when it may be taken; infinity while it is in a batch, or waits behind the first of its order_key.';
+COMMENT ON COLUMN once.retry.due_at IS 'When it may be taken again; infinity while it is in a batch, or waits behind the first event of its order_key.';
 COMMENT ON COLUMN once.retry.event_id IS 'The event, which is in one of once.event_0 to once.event_3 or in once.event_kept.';
 COMMENT ON COLUMN once.retry.token IS 'The batch that it is in; NULL: in none.';
 COMMENT ON COLUMN once.retry.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.retry.lane IS 'The lane that hands it out: 1 to the topic''s lanes for an order_key, else 0 or -2 to -8. A delayed or redriven event itself is stored in lane -1.';
-COMMENT ON COLUMN once.retry.failures IS 'Attempts that counted.';
+COMMENT ON COLUMN once.retry.failures IS 'Failed attempts that counted.';
 COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
 COMMENT ON COLUMN once.retry.suspect IS 'Its lease expired: it is handed out alone.';
 COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
@@ -357,7 +357,7 @@ CREATE FUNCTION once.outbox_take(
     OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_take';
 COMMENT ON FUNCTION once.outbox_take(text, text, integer, interval) IS
-$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due; fewer rows than max does not mean that. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
+$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due; fewer rows than max do not mean that. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
@@ -378,13 +378,13 @@ Errors: ON006 an earlier transaction has acked or nacked one with this token (DE
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_extend';
 COMMENT ON FUNCTION once.outbox_extend(text, text, bigint, interval) IS
-$$Renews the lease of a batch, from now, never past max_lease_life from its take; returns what is left of it.
+$$Renews the lease of a batch from now, but never beyond max_lease_life after its take. Returns the time left of the lease.
 Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters) or changes the options named, and returns all options; null resets one. dedupe_for: how long a dedupe_key counts (24 hours). lanes: 1 to 1000 (16), the batches with order keys that can be out at once; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+$$Creates a topic (1 to 100 characters) or changes the options named, and returns all options; null resets one. dedupe_for: how long a dedupe_key counts (24 hours). lanes: 1 to 1000 (16), batches with order keys that can be leased at once; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
 Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes beside an open emit; 42501 not a member of the present and the new owner; 40001 a lost race; 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.topic_get(topic text)
@@ -417,7 +417,7 @@ CREATE FUNCTION once.outbox_deliveries(
     topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 3 AS 'MODULE_PATHNAME', 'pg_once_outbox_deliveries';
 COMMENT ON FUNCTION once.outbox_deliveries(text, text, bigint) IS
-$$The failed attempts at an event, oldest first. Kept until the event is delivered, and max_lease_life after it. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
+$$Lists the failed attempts at an event, the oldest first. They are kept until the event is delivered, and for max_lease_life after that. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_dead(
     topic text, subscriber text = 'default', max integer = 100,

@@ -57,7 +57,7 @@ SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
 CREATE FUNCTION once.grant_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_grant_role';
 COMMENT ON FUNCTION once.grant_role(regrole, text) IS
-$$Lets a role call the functions of a kind: use (requests and workers), operate (also options, verdicts, sweeps) or observe (watching; no payloads). Remembered, and applied to functions that an upgrade adds. For the extension's owner.
+$$Lets a role call the functions of a kind: use (requests and workers), operate (also options, verdicts, sweeps) or observe (watching; no payloads). The grant is remembered, and an upgrade extends it to new functions. For the extension's owner.
 Errors: 22023 an unknown kind, 42704 no such role.$$;
 
 CREATE FUNCTION once.revoke_role(role regrole, kind text)
