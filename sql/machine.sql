@@ -137,7 +137,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, "any", text, text[], json, text, bigint) IS
-'transition for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+'transition for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
 
 CREATE FUNCTION once.transition_many(
     machine text, ids text[], to_status text, from_status text[] = NULL, requester text = NULL,
@@ -173,4 +173,4 @@ CREATE FUNCTION once.machine_history(
     OUT role text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
 COMMENT ON FUNCTION once.machine_history(text, "any", integer) IS
-'machine_history for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row is 22023.';
+'machine_history for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';

@@ -185,8 +185,8 @@ COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that too
 COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
 COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window up to this event_id has been handed out, or waits behind an earlier one of its order_key; 0: none yet.';
-COMMENT ON COLUMN once.batch.redelivered IS 'Its events have rows in once.retry.';
-COMMENT ON COLUMN once.batch.suspect IS 'One event, handed out alone because its lease expired before.';
+COMMENT ON COLUMN once.batch.redelivered IS 'True: its events have rows in once.retry.';
+COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
 COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: it only put events behind earlier ones of their order_key.';
 COMMENT ON COLUMN once.batch.seen_from IS 'The snapshot that the window begins after, written as seen_to.';
 COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot that the window ends with: {xmax, next xid, own xid or 0, event id that later transactions are above, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
@@ -256,7 +256,7 @@ COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.retry.lane IS 'The lane that hands it out: 1 to the topic''s lanes for an order_key, else 0 or -2 to -8. A delayed or redriven event itself is stored in lane -1.';
 COMMENT ON COLUMN once.retry.failures IS 'Failed attempts that counted.';
 COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
-COMMENT ON COLUMN once.retry.suspect IS 'Its lease expired: it is handed out alone.';
+COMMENT ON COLUMN once.retry.suspect IS 'True: its lease expired, so it is handed out alone.';
 COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
 
 CREATE TABLE once.dead (

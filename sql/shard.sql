@@ -1,7 +1,7 @@
 -- shard: which slice of the routing values this database holds.
 --
 -- One shard is one database; their number is chosen once and never changes. A shard moves between clusters as a whole,
--- by PostgreSQL's own means; the pooler has the map of databases. A claim of a foreign routing value is refused here
+-- by PostgreSQL's own means; the pooler has the map of databases. A claim of another shard's routing value is refused here
 -- (ON007).
 
 -- At most one row.

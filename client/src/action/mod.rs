@@ -67,7 +67,7 @@ pub struct Extended {
 pub enum ActionEnd {
     /// It is finished: the row has its step's successful state.
     Finished {
-        /// That state.
+        /// The successful state.
         status: String,
         /// The row's version, where the machine has one.
         version: Option<i64>,

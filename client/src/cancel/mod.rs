@@ -98,9 +98,9 @@ pub struct CleanupItem {
 /// Which call of [`Cancel::finish`] made the terminal move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelFinish {
-    /// This one.
+    /// This call made it.
     Cancelled,
-    /// An earlier one. Its answer may have been lost on the way to this client.
+    /// An earlier call made it. Its answer may have been lost on the way to this client.
     Done,
 }
 
@@ -109,7 +109,7 @@ pub enum CancelFinish {
 pub struct Cancelled {
     /// Whether this call made the terminal move.
     pub outcome: CancelFinish,
-    /// That state.
+    /// The cancelled state.
     pub status: String,
     /// The items that the teardown has marked in all.
     pub items_total: i64,

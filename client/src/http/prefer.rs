@@ -1,4 +1,4 @@
-//! Owns the time that a client is ready to wait, as it says in the `Prefer` header (RFC 7240).
+//! Owns the `Prefer` header (RFC 7240), in which a client says how long it is ready to wait.
 
 use std::time::Duration;
 

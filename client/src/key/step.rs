@@ -1,4 +1,4 @@
-//! Owns steps: foreign calls inside a request, remembered.
+//! Owns steps: the records of foreign calls inside a request.
 //!
 //! Invariant: a step's beginning is committed before the call goes out, so that the next attempt
 //! knows that the other side may have acted. A caller must handle each variant of [`Step`].

@@ -14,7 +14,7 @@ const HISTORY: &str = "SELECT * FROM once.machine_history(machine => $1, id => $
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedMove {
-    /// When.
+    /// When it was made.
     pub at: SystemTime,
     /// The status before.
     pub from_status: String,
@@ -22,7 +22,7 @@ pub struct RecordedMove {
     pub to_status: String,
     /// `transition`, `claim`, `finish`, `release`, `sweep`, `cancel`, or `by_hand`: any other `UPDATE`.
     pub how: String,
-    /// For which requester.
+    /// The requester that it was made for.
     pub requester: Option<String>,
     /// The name of the action's attempt.
     pub holder: Option<String>,

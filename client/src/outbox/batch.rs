@@ -41,7 +41,7 @@ pub struct Event {
     pub payload: Json,
     /// The headers emitted with it.
     pub headers: Option<Json>,
-    /// When.
+    /// When it was emitted.
     pub emitted_at: SystemTime,
 }
 

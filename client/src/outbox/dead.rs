@@ -47,7 +47,7 @@ pub struct DeadLetter {
     pub payload: Json,
     /// The headers emitted with it.
     pub headers: Option<Json>,
-    /// When.
+    /// When it was emitted.
     pub emitted_at: SystemTime,
 }
 

@@ -28,7 +28,7 @@ pub struct PendingEvent {
     pub payload: Json,
     /// The headers emitted with it.
     pub headers: Option<Json>,
-    /// When.
+    /// When it was emitted.
     pub emitted_at: SystemTime,
 }
 

@@ -42,7 +42,7 @@ const LONGEST_REASON: usize = 10_000;
 /// The shortest wait that the server takes.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
-/// A wait within the server's bound that is as good as any longer one.
+/// A longer wait is cut to this one, which is within the server's bound and long enough.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Runs one request exactly once; made by [`Key::run`].
@@ -87,9 +87,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// How long the lease lasts at a time, instead of the scope's. It is extended while the work
-    /// runs, so it decides how soon others notice that this process died, not how long the work
-    /// takes.
+    /// The length of the lease, instead of the scope's. It is extended while the work runs, so it decides how
+    /// soon others notice that this process died, not how long the work takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             options: self.options.lease(lease),
@@ -219,8 +218,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         self.go_on(first, work).await
     }
 
-    /// Claims with a fresh holder, retried until answered: a lost answer costs nothing, since the
-    /// same holder gets its own lease back. Also returns when the answered claim was sent.
+    /// Claims with a fresh holder, retried until answered: a lost answer costs nothing, since the same holder
+    /// gets its own lease back. Also returns the time at which the answered claim was sent.
     async fn claim(&self) -> Result<(Instant, Claim), Error> {
         let options = self.options.clone().fresh_holder();
         let ask = || async {

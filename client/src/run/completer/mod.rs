@@ -61,8 +61,8 @@ impl Completer {
         }
     }
 
-    /// How long a lease lasts at a time, instead of the scope's. It is extended while the handler runs,
-    /// so it decides how soon others notice that this process died, not how long a request takes.
+    /// The length of each lease, instead of the scope's. It is extended while the handler runs, so it decides
+    /// how soon others notice that this process died, not how long a request takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             pace: self.pace.lease(lease),

@@ -49,7 +49,7 @@ impl From<PoolError> for JobFailure {
 pub enum JobOutcome {
     /// All items are done, and the row has its step's successful state.
     Finished {
-        /// That state.
+        /// The successful state.
         status: String,
         /// The row's version, where the machine has one.
         version: Option<i64>,

@@ -57,8 +57,8 @@ impl JobRunner<'_> {
         }
     }
 
-    /// How long the lease lasts at a time, instead of the step's. It is extended while the job runs,
-    /// so it decides how soon others notice that this process died, not how long the job takes.
+    /// The length of the lease, instead of the step's. It is extended while the job runs, so it decides how
+    /// soon others notice that this process died, not how long the job takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             options: self.options.lease(lease),
@@ -155,8 +155,8 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Claims with a fresh holder, retried until answered. Also returns when the answered claim was
-    /// sent.
+    /// Claims with a fresh holder, retried until answered. Also returns the time at which the answered claim
+    /// was sent.
     async fn claim(&self) -> Result<(Instant, ActionClaim), Error> {
         let options = self.options.clone().fresh_holder();
         let ask = || async {

@@ -79,9 +79,9 @@ impl OutboxWorker {
         }
     }
 
-    /// How long a batch is leased at a time, instead of the subscriber's `lease`; at most its
-    /// `max_lease_life`, both as they are when the worker starts. It is extended while the handlers run, so
-    /// it decides how soon others notice that this process died, not how long a delivery takes.
+    /// The length of a batch's lease, instead of the subscriber's `lease`; at most its `max_lease_life`, both
+    /// as they are when the worker starts. It is extended while the handlers run, so it decides how soon others
+    /// notice that this process died, not how long a delivery takes.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             pace: self.pace.lease(lease),

@@ -1,8 +1,8 @@
 //! Owns the acks and nacks of a batch's events.
 //!
-//! Invariant: one call at a time for a batch, each retried until it is answered; a retry that gets
-//! ON006 is success. An event's death and what its callback wrote commit together, and the callback's
-//! writes are never committed twice.
+//! Invariant: one call at a time for a batch, each retried until it is answered; a retry that gets ON006 is
+//! success. An event's death and its callback's writes commit together, and these writes are never committed
+//! twice.
 
 use std::future::Future;
 use std::time::Duration;
