@@ -1,11 +1,11 @@
 -- cancel: a teardown whose terminal state comes last.
 --
--- A teardown in the order of its calls, each of which may be repeated, by anybody:
+-- A teardown in the order of its calls; any session may repeat each of them:
 --   cancel_request   sets the row's flag: from now on nothing starts, and the holder of a lease reads `cancelling`;
 --                    one row in once.cancel;
 --   cancel_refund    marks every undecided item and credits the wallet, in one statement; a row in once.refund;
 --   cancel_items     lists the marked items; the caller deletes their artifacts;
---   cancel_confirm   confirms that everything of a pass is deleted;
+--   cancel_confirm   confirms that all artifacts of a pass are deleted;
 --   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
 -- One statement sets an item's marker and credits the wallet, so no money is given back twice.
 --

@@ -146,10 +146,10 @@ CREATE TABLE once.scope (
 COMMENT ON TABLE once.scope IS 'Options set by scope_set.';
 COMMENT ON COLUMN once.scope.scope IS 'Name of the scope. Its options apply to once.key, its owner also to once.inbox.';
 COMMENT ON COLUMN once.scope.lease_us IS 'Lease of a claim, an advance or an extend that names none, in microseconds; NULL: once.key_lease.';
-COMMENT ON COLUMN once.scope.ttl_us IS 'How long an answer is replayed where the first claim does not say, in microseconds; NULL: once.key_ttl.';
+COMMENT ON COLUMN once.scope.ttl_us IS 'How long an answer is replayed if the first claim names no ttl, in microseconds; NULL: once.key_ttl.';
 COMMENT ON COLUMN once.scope.gone_for_us IS 'How long a key stays gone after its ttl, in microseconds; 0: it is new at once; NULL: 24 hours.';
 COMMENT ON COLUMN once.scope.max_lease_life_us IS 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.scope.retry_after_us IS 'The longest retry_after beside a lease, in microseconds; NULL: once.retry_after.';
+COMMENT ON COLUMN once.scope.retry_after_us IS 'The longest retry_after while another attempt has the lease, in microseconds; NULL: once.retry_after.';
 COMMENT ON COLUMN once.scope.on_expiry IS 'What happens to a key whose lease expired: resume (the next claim goes on) or park (it waits for key_resolve); NULL: resume.';
 COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
 COMMENT ON COLUMN once.scope.keep_request IS 'True: once.key keeps the request of the first claim; false or NULL: it does not.';

@@ -88,7 +88,7 @@ COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, 
 COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest lease of a batch, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.subscriber.dead_for_us IS 'How long a dead letter can be read and redriven, in microseconds; NULL: until it is redriven or discarded.';
 COMMENT ON COLUMN once.subscriber.paused IS 'While true, a take answers no rows.';
-COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot of its creation, as in once.batch.seen_to: it begins with the events that were not visible then.';
+COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot at its creation, as in once.batch.seen_to. The subscriber begins with the events that were not visible then.';
 COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
 -- Which segment is written to: the one opened last (without rows: 0).

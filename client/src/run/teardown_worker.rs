@@ -153,7 +153,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         Ok(torn_down)
     }
 
-    /// Row after row; ends when the worker is told to stop, or asking is pointless.
+    /// Tears down row after row; ends when the worker is told to stop, or asking is pointless.
     async fn work<C, F, X>(
         &self,
         mut stage: watch::Receiver<Stage>,

@@ -83,11 +83,11 @@ pub trait Job: Send + Sync {
         async { Ok(()) }
     }
 
-    /// The lease is lost while this item was in work: deletes this attempt's artifacts of it, and
-    /// only those. Another attempt may be working on the item by now.
+    /// Called when the lease was lost during the work on this item. Deletes the item's artifacts that this
+    /// attempt made, and only those. Another attempt may be working on the item by now.
     fn discard(&mut self, action: &Action, item: &Self::Item) -> impl Future<Output = ()> + Send;
 
-    /// The job is cancelled: deletes the artifacts of these items, from all attempts. A missing
+    /// Called when the job is cancelled. Deletes the artifacts of these items, from all attempts. A missing
     /// artifact counts as deleted.
     fn clean(&self, items: Vec<CleanupItem>) -> impl Future<Output = Result<(), BoxError>> + Send;
 }

@@ -18,7 +18,7 @@ pub trait Deliver: Send + Sync + 'static {
     /// the worker's grace time.
     fn deliver(&self, event: &Event) -> impl Future<Output = Result<(), Undelivered>> + Send;
 
-    /// An event is dead: undo earlier work in the transaction that records its death. A key can be
+    /// Called when an event dies: undo earlier work in the transaction that records its death. A key can be
     /// claimed and aborted here, so that its steps' compensations are emitted.
     ///
     /// The callback's writes commit together with the event's death. If it fails, or panics, neither
