@@ -153,8 +153,8 @@ impl Pace {
 }
 
 impl<W: Debug> Intake<'_, W> {
-    /// Asks until there is an answer, and returns when it was asked for; `None` if the worker is
-    /// told to stop.
+    /// Asks until there is an answer; returns it with the time at which it was asked for. `None` if the worker
+    /// is told to stop.
     pub(super) async fn ask<T, F, Fut>(
         &mut self,
         mut call: F,

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// The counts of an [`OutboxWorker`](crate::OutboxWorker), each in events.
+/// The counts of an [`OutboxWorker`](crate::OutboxWorker); each counts events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Delivered and acked.
