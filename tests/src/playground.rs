@@ -13,8 +13,9 @@
     reason = "a failed expectation is how a test fails"
 )]
 
+use std::io::Write as _;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -49,33 +50,70 @@ async fn connect(role: &str, name: &str, directly: bool) -> Client {
     client.unwrap()
 }
 
-/// A database that a test has for itself, a copy of the model's files. It is dropped when the test has passed.
+/// What must hold between the extension's tables whatever a test has done.
+const BROKEN: &str = "select string_agg(invariant || ': ' || detail, '; ') from once.verify(1000)";
+
+/// A database that a test has for itself, a copy of the model's files. When the test has passed, it is checked and
+/// dropped.
 pub struct Database {
     /// As the server knows it.
     pub name: String,
     /// Made here, not by a test that wanted it otherwise.
     plain: bool,
+    /// The test has damaged the extension's tables by hand.
+    damaged: AtomicBool,
+}
+
+impl Database {
+    fn new(name: String, plain: bool) -> Database {
+        let damaged = AtomicBool::new(false);
+        Database {
+            name,
+            plain,
+            damaged,
+        }
+    }
 }
 
 impl Drop for Database {
     fn drop(&mut self) {
         if self.plain && !thread::panicking() {
-            drop_later(std::mem::take(&mut self.name));
+            let is_whole = !self.damaged.load(Ordering::Relaxed);
+            let test = thread::current().name().map(str::to_owned);
+            let test = test.filter(|_| is_whole).unwrap_or_default();
+            drop_later(std::mem::take(&mut self.name), test);
         }
+    }
+}
+
+/// Ends the test program where the database is broken; one without the extension is not.
+async fn ensure_whole(name: &str, test: &str) {
+    let Ok(client) = cluster().connect(name).await else {
+        return;
+    };
+    let broken = client.query_one(BROKEN, &[]).await;
+    if let Ok(Some(broken)) = broken.map(|row| row.get::<_, Option<String>>(0)) {
+        let told = format!("test {test} leaves a database in which once.verify() finds {broken}\n");
+        // Past the test harness, which shows what a failed test has printed, and no other thread's.
+        let _ = std::io::stderr().write_all(told.as_bytes());
+        std::process::exit(101);
     }
 }
 
 /// Drops a database while the tests go on: it waits for each backend of the cluster to take note, and a test may have
 /// stopped one.
-fn drop_later(name: String) {
-    static DROPPED: OnceLock<Sender<String>> = OnceLock::new();
+fn drop_later(name: String, test: String) {
+    static DROPPED: OnceLock<Sender<(String, String)>> = OnceLock::new();
     let dropped = DROPPED.get_or_init(|| {
-        let (sender, names) = mpsc::channel::<String>();
+        let (sender, names) = mpsc::channel::<(String, String)>();
         thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let admin = cluster().connect("postgres").await.unwrap();
-                for name in names {
+                for (name, test) in names {
+                    if !test.is_empty() {
+                        ensure_whole(&name, &test).await;
+                    }
                     let sql = format!("drop database {name} with (force)");
                     admin.batch_execute(&sql).await.unwrap();
                 }
@@ -83,7 +121,7 @@ fn drop_later(name: String) {
         });
         sender
     });
-    dropped.send(name).unwrap();
+    dropped.send((name, test)).unwrap();
 }
 
 /// A session of a superuser in a database of its own, and what a test says in it.
@@ -129,7 +167,7 @@ impl Playground {
         let create = format!("create database {name} template model strategy file_copy");
         admin.batch_execute(&create).await.unwrap();
         let client = connect("postgres", &name, directly).await;
-        let database = Arc::new(Database { name, plain: true });
+        let database = Arc::new(Database::new(name, true));
         Playground {
             client,
             database,
@@ -161,12 +199,17 @@ impl Playground {
     /// A session that is connected already, in a database that a test has made: one of its own.
     pub fn of(client: Client, database: &str) -> Playground {
         let name = database.to_owned();
-        let database = Arc::new(Database { name, plain: false });
+        let database = Arc::new(Database::new(name, false));
         Playground {
             client,
             database,
             carried: None,
         }
+    }
+
+    /// This test damages the extension's tables by hand: `once.verify` would find it at the end.
+    pub fn expect_damage(&self) {
+        self.database.damaged.store(true, Ordering::Relaxed);
     }
 
     /// Another session in the same database.

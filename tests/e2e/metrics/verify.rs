@@ -8,6 +8,7 @@ const FOUND: &str =
 #[tokio::test]
 async fn each_invariant_that_is_broken_by_hand_is_found() {
     let play = Playground::open().await;
+    play.expect_damage();
     play.show(
         r#"create table job (id int primary key, status text not null);
            insert into job values (1, 'ready');

@@ -67,8 +67,8 @@ const fn case(cast: Cast, writes: Writes, guard: bool, due: bool) -> Case {
     }
 }
 
-/// Above READ COMMITTED, cases with more interleavings are for `make test-long`.
-const SHORT: u64 = 250;
+/// Cases with more interleavings are for `make test-long`: at READ COMMITTED, and above it.
+const SHORT: [u64; 3] = [1_500, 250, 250];
 
 /// How many interleavings there are at each level, and of what. Above READ COMMITTED there are fewer, since what is
 /// tried again has the floor. Without the guard the fence of `action_extend` is what a program has; with it also one
@@ -400,7 +400,7 @@ fn wanted() -> impl Iterator<Item = (usize, usize, u64)> {
         let levels = counts.iter().enumerate();
         levels.map(move |(level, least)| (level, case, *least))
     });
-    all.filter(|(level, _, least)| *level == 0 || *least <= SHORT || is_long())
+    all.filter(|(level, _, least)| *least <= SHORT[*level] || is_long())
 }
 
 /// Explores parts from the list until there is none left. Each leaves others there soon.
