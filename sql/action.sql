@@ -110,7 +110,7 @@ CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
-$$Gives a row back after a failure or for a teardown: claim_into -> revert_to. error: stored with the lease. A repeated call answers the same until the next claim, or for 24 hours.
+$$Gives a row back after a failure or for a teardown: claim_into -> revert_to. error: stored with the lease. A repeated call answers the same for 24 hours, or until the next claim if that comes first.
 Errors: ON001 the lease is lost; ON006 the action is finished; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_release(

@@ -59,5 +59,5 @@ CREATE FUNCTION once.inbox_barrier(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_barrier';
 COMMENT ON FUNCTION once.inbox_barrier(text, text, text, text, interval) IS
 $$Lets each step of a saga run once and be compensated once, in whatever order its calls arrive. Call it in the handler's transaction, before its writes. saga: 1 to 255 characters; step: 1 to 100; operation: action or compensation.
-outcome: run; duplicate (this operation has run); skipped (a compensation before its action: nothing to undo); refused (an action after its compensation). Make the writes only after run. ttl (30 days): must outlast the saga.
-Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race, 25006.$$;
+outcome: run; duplicate (this operation has run); skipped (a compensation before its action: nothing to undo); refused (an action after its compensation). Write only after run. ttl (30 days): must outlast the saga.
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race, 25006 read-only, ON007 another shard's saga.$$;

@@ -18,7 +18,7 @@ CREATE TABLE once.janitor (
     served_by  text,
     CONSTRAINT janitor_pkey PRIMARY KEY (task, machine)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE once.janitor IS 'The last run of each sweep task, and of action_release for each machine.';
+COMMENT ON TABLE once.janitor IS 'A row for each sweep task, and of action_release also for each machine: its last run, and totals of all runs.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap, history_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
 COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with nothing to do is written only every 30 seconds (or a quarter of once.janitor_grace). So the value may be older by that time plus the pause between two runs (up to five minutes in an idle database).';

@@ -432,7 +432,7 @@ CREATE FUNCTION once.outbox_redrive(
     topic text, subscriber text = 'default', max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
 COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
-$$Makes up to max (1 to 10000) dead letters due again, the longest dead first or those named, and returns their number. Attempts count anew; event_id, emitted_at and delivery_key stay. Events that are not dead are skipped. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+$$Makes dead letters due again, at most max (1 to 10000), the longest dead first; with event_ids only those. Returns their number. Attempts count anew; event_id, emitted_at and delivery_key stay. Skips locked letters, and events that are not dead. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_discard(topic text, subscriber text, event_ids bigint[], OUT discarded integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_discard';

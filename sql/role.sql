@@ -63,7 +63,7 @@ Errors: 22023 an unknown kind, 42704 no such role.$$;
 CREATE FUNCTION once.revoke_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_revoke_role';
 COMMENT ON FUNCTION once.revoke_role(regrole, text) IS
-'Takes back a grant of grant_role. Functions that another kind of the same role opens stay open. For the extension''s owner. Errors: 22023 an unknown kind, 42704 no such role.';
+'Takes back a grant of grant_role. Functions that another kind of this role includes remain open. For the extension''s owner. Errors: 22023 an unknown kind, 42704 no such role.';
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
 

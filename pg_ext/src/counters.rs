@@ -1,4 +1,4 @@
-//! How claims ended, counted in shared memory for each database.
+//! Counts of claims by outcome, and of uncommitted steps, in shared memory for each database.
 //!
 //! This needs shared_preload_libraries: only a library that it loads may ask the server for shared memory. A backend
 //! that loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
@@ -205,7 +205,8 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
     Some((slot.uncommitted_steps.load(Relaxed), last))
 }
 
-/// All claims since the start, and those of the last five to ten minutes; None where they are not counted.
+/// All claims since the start, and those since the older sample: five to ten minutes, or longer if metrics was called
+/// less often. None where they are not counted.
 pub fn claims() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;

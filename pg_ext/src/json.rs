@@ -1,5 +1,5 @@
-//! Reads a `json` value in place: the members of an object, byte for byte. Also converts it to `jsonb`, where the form
-//! of numbers, spacing and repeated members does not count.
+//! Reads a `json` value in place: the members of an object, byte for byte. Also converts it to `jsonb`, which drops
+//! spacing and repeated members and compares numbers by value.
 //!
 //! The server checked the text when it became `json`, so this file only finds the parts. All structural bytes are
 //! ASCII, and no encoding of a database has ASCII bytes inside another character.
@@ -124,7 +124,7 @@ pub fn jsonb_text(jsonb: Datum) -> Vec<u8> {
     }
 }
 
-/// The text of a written string; None: no string, or one that a text of this database cannot hold (NUL, half a
+/// Decodes a JSON string literal. None: it is no string, or one that a text of this database cannot hold (NUL, half a
 /// surrogate pair, a character that the encoding lacks).
 pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
     let inside = written.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
@@ -157,7 +157,7 @@ fn short_escapes(inside: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// The text by a function of the server, which knows this database's encoding.
+/// Decodes it with the server's own function, which knows this database's encoding.
 fn unescaped(written: &[u8]) -> Option<Vec<u8>> {
     let array = row::text(&[b"[", written, b"]"].concat());
     pgrx::PgTryBuilder::new(|| {

@@ -1,8 +1,9 @@
 //! pg_once: retries that converge. This file is the table of contents.
 //!
-//! The SQL names, arguments and comments are in `sql/`, in files with the stems of the nouns (`guard` and machine_check
-//! are in machine.sql, `doctor` in metrics.sql). `exports.rs` ties their symbols to functions, and so imports every
-//! noun. The server also calls `janitor/worker` (the background worker) and `guard` (triggers on the users' tables).
+//! The SQL names, arguments and comments are in `sql/`, in files with the stems of the nouns (`guard`,
+//! machine_check and machine_assert are in machine.sql, doctor and verify in metrics.sql). `exports.rs` ties their
+//! symbols to functions, and so imports every noun. The server also calls `janitor/worker` (the background worker) and
+//! `guard` (triggers on the users' tables).
 //!
 //! A noun imports only nouns listed before it, and shared mechanisms; a shared mechanism imports no noun
 //! (`tests/e2e/layers.rs`). There are two stacks on shard and outbox: key, inbox; and machine, action, cancel, guard.
@@ -46,7 +47,7 @@ mod janitor;
 // Numbers for an exporter.
 mod metrics;
 
-// Problems and their next steps: doctor, machine_check and machine_assert.
+// Problems and their next steps: doctor, verify, machine_check and machine_assert.
 mod doctor;
 
 // Rights of roles.

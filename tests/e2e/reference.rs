@@ -20,7 +20,8 @@ const BEGIN: &str = "<!-- generated: ";
 const END: &str = "<!-- end -->";
 const WIDTH: usize = 100;
 
-/// In the order of the install script, so that a page has the order of its noun's file. Triggers' functions are not called.
+/// In the order of the install script, so that a page has the order of its noun's file. Triggers' functions are not
+/// called.
 const FUNCTIONS: &str = r"
     SELECT p.proname::text, p.prokind = 'p', p.proretset, pg_catalog.obj_description(p.oid, 'pg_proc'),
            CASE WHEN p.proargmodes IS NULL THEN pg_catalog.format_type(p.prorettype, NULL) END,
@@ -102,6 +103,11 @@ async fn functions(client: &Client) -> Vec<Function> {
         .map(|row| {
             let name: String = row.get(0);
             let comment: Option<String> = row.get(3);
+            let length = comment.iter().flat_map(|text| text.chars()).count();
+            assert!(
+                length <= 600,
+                "the COMMENT of {name} has {length} characters"
+            );
             let (inputs, outputs): (Vec<String>, Vec<String>) = (row.get(5), row.get(6));
             let call = if row.get(1) { "CALL once." } else { "once." };
             let mut signature = listed(&format!("{call}{name}("), &inputs, ")");

@@ -119,6 +119,7 @@ if wanted core || wanted pooler; then built "$OLDEST" release; fi
 if wanted core; then
     part "the core of the end-to-end tests with the release build, PostgreSQL $OLDEST" e2e_tests "$OLDEST" "${CORE[@]}"
 fi
+join
 if wanted pooler && pooler_is_here; then
     # Every interleaving of a teardown is explored once, by make test.
     POOLED=1 E2E_SKIP=every_interleaving part "end-to-end tests through PgBouncer, PostgreSQL $NEWEST" e2e_tests "$NEWEST"
@@ -126,6 +127,5 @@ if wanted pooler && pooler_is_here; then
 elif wanted pooler; then
     left_out "PostgreSQL $NEWEST through PgBouncer: sudo apt-get install pgbouncer"
 fi
-join
 if wanted package; then package_tests; fi
 summary

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make test: lints, unit, in-database and end-to-end tests, the client's tests, doctests and examples, on one server
-# version: the first of 15, 16 and 18 that is available, or those of PG_VERSIONS. Prints a line for each part with its
+# make test: lints, unit, in-database and end-to-end tests, the client's tests, doctests and examples, on the
+# first of 15, 16 and 18 that is available. PG_VERSIONS names others; CI takes 15. Prints a line for each part with its
 # time, and a table at the end. Arguments: the parts wanted (lint unit db e2e client); without any, all of them.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,5 @@
 //! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: each is one statement on the extension's own tables.
-//! It takes the oldest due rows and skips locked ones.
+//! It takes the oldest due rows (dead_reap: of each subscriber) and skips locked ones.
 
 use crate::clock;
 use crate::error::Result;
@@ -12,11 +12,11 @@ use std::ffi::CStr;
 // In all statements: $1 now, $2 the bound, $3 (for keys) the default of gone_for in microseconds. Each answers how many
 // rows it did, and whether it reached the bound.
 
-// Deletes keys with their steps. oldest: the oldest tombstones, which have a stage of their own in the index.
-// later: a tombstone that is not due yet is checked again when its gone_for ends, or earlier: after a day, or after its
-// present age if that is more. So a lowered gone_for frees space soon, and a long one costs few writes.
-// never_emptied: keys past ttl and gone_for that no sweep has emptied. v: skips a key that was claimed again and
-// expired again after this statement's snapshot, because the snapshot does not show its new steps.
+// Deletes keys with their steps. oldest: the oldest tombstones (reap_stage 1 in the index). later: a tombstone that is
+// not due yet is checked again when its gone_for ends, but at the latest after a day or, if that is longer, after the
+// time since it expired. So a lowered gone_for frees space soon, and a long one costs few writes.
+// never_emptied: keys past ttl and gone_for that no sweep has emptied. v: skips a key whose row version is newer than
+// this statement's snapshot: it was claimed again, and the snapshot does not show its new steps.
 const KEY_REAP: &CStr = c"
     WITH oldest AS MATERIALIZED (
         SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond'

@@ -1,6 +1,6 @@
-//! What a claim answers about a key that it sees, from the row, the scope's options and the clock alone: no reads, no
-//! writes. `claim.rs` inserts a new key, answers in_progress for races, and says claimed or resumed for a lease that it
-//! gives.
+//! Decides how a claim is answered for an existing key. It uses only its arguments: the row, the time, the scope's
+//! options, the request and the holder. It reads and writes no table. `claim.rs` inserts a new key, answers in_progress
+//! for races, and says claimed or resumed for a lease that it gives.
 
 use super::fingerprint::Request;
 use super::record::{Col, KeyRow, KeyStatus};

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::swept::DueWork;
 use crate::table::{Snapshot, Table};
 
-/// Counts the events of batches whose lease expired. It stops counting at `most`.
+/// Counts the events of batches whose lease expired. Stops after the batch that reaches `most`.
 pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
     let mut due = DueWork::default();
     for subscriber in topic::all_subscribers()? {
@@ -26,7 +26,7 @@ pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
     Ok(due)
 }
 
-/// When the first lease of a batch that holds events ends.
+/// The earliest end of a lease among batches that hold events.
 pub fn next_lease_end() -> Result<Option<i64>> {
     let mut first = None;
     for subscriber in topic::all_subscribers()? {
@@ -47,8 +47,8 @@ pub fn retire() -> Result<DueWork> {
     stored(Some(current))
 }
 
-/// Counts the segments that hold events, except segment `but`; each is due since its first event. Without sweeps the
-/// current one grows.
+/// Counts the segments that hold events, except segment `but`; each is due since its first event. The
+/// current segment counts too, because it grows while no sweep starts a new one.
 pub fn stored(but: Option<usize>) -> Result<DueWork> {
     let mut due = DueWork::default();
     let snapshot = Snapshot::latest();

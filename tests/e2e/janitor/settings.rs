@@ -48,7 +48,8 @@ async fn a_setting_of_the_database_applies_to_its_next_pass() {
         &format!("alter database a set {name} = '{value}'; alter database a set application_name = 'mine'"),
     )
     .await;
-    // It waits longer than the ordinary 100 ms.
+    // A pass that had begun before may end with the old setting; the next one waits longer than the ordinary 100 ms.
+    until_swept(&client).await;
     let (_holder, pid) = hold_a_worker(&cluster, "a").await;
     let about = format!(
         "select application_name, clock_timestamp() - state_change > '1 s' from pg_stat_activity where pid = {pid}"

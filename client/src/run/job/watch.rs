@@ -37,7 +37,7 @@ impl<'a> Watch<'a> {
         self.cancelling.load(Ordering::Relaxed)
     }
 
-    /// The time since the last answer.
+    /// The time since the last answered request was sent.
     pub(super) fn silence(&self) -> Duration {
         self.heard
             .lock()

@@ -81,7 +81,7 @@ public class OnceException extends RuntimeException {
             // Serialization failure, deadlock, lock not available.
             case "40001", "40P01", "55P03" -> new Conflict(cause);
             // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
-            case "40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300" -> new Unavailable(cause);
+            case "40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300", "3D000" -> new Unavailable(cause);
             default -> {
                 if (state.startsWith("08")) yield new Unavailable(cause);
                 yield state.startsWith("22") ? new InvalidArgument(cause) : new OnceException(cause);

@@ -46,9 +46,9 @@ const bySqlstate = {
   ON007: WrongShard,
   // Serialization failure, deadlock, lock not available.
   40001: Conflict, '40P01': Conflict, '55P03': Conflict,
-  // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
+  // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a pooler behind a move.
   40003: Unavailable, '57P01': Unavailable, '57P02': Unavailable, '57P03': Unavailable, '57P05': Unavailable,
-  '25P03': Unavailable, 53300: Unavailable,
+  '25P03': Unavailable, 53300: Unavailable, '3D000': Unavailable,
 };
 const byClass = { '08': Unavailable, 22: InvalidArgument };
 

@@ -77,8 +77,8 @@ _BY_SQLSTATE: dict[str, type[OnceError]] = {
     "ON007": WrongShard,
     # Serialization failure, deadlock, lock not available.
     **dict.fromkeys(("40001", "40P01", "55P03"), Conflict),
-    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
-    **dict.fromkeys(("40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300"), Unavailable),
+    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a pooler behind a move.
+    **dict.fromkeys(("40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300", "3D000"), Unavailable),
 }
 _BY_CLASS: dict[str, type[OnceError]] = {"08": Unavailable, "22": InvalidArgument}
 
