@@ -132,14 +132,15 @@ fn after(
         role: None,
     };
     machine.record(&fenced.id, &made)?;
+    if how != "finish" {
+        return Ok(());
+    }
     let began = lease.bytes(LeaseCol::StepStatus).map(shown);
     let from = &began.unwrap_or_else(|| lease.text(LeaseCol::RevertTo));
     let step = lease.text(LeaseCol::StepKey);
     match machine.definition.emit_of_step(&step, from) {
-        Some(topic) if how == "finish" => {
-            machine.emit(topic, &fenced.id, &MoveMade { from, ..made })
-        }
-        _ => Ok(()),
+        Some(topic) => machine.emit(topic, &fenced.id, &MoveMade { from, ..made }),
+        None => Ok(()),
     }
 }
 

@@ -178,11 +178,10 @@ impl Findings {
 
     /// If nobody would get the event of a move, the move is made without it and only raises a WARNING.
     fn emits(&mut self, definition: &Definition) -> Result<()> {
-        let of_transitions = definition.transitions.iter().map(|t| &t.emit);
-        let topics = of_transitions.chain(definition.steps.iter().map(|s| &s.emit));
-        for topic in topics.flatten().collect::<BTreeSet<_>>() {
-            let known = Topic::registered(&from_utf8(topic), &Snapshot::latest())?;
-            let what = match known {
+        let topics: BTreeSet<_> = definition.emits().map(|(_, topic)| topic).collect();
+        let snapshot = Snapshot::latest();
+        for topic in topics {
+            let what = match Topic::registered(&from_utf8(topic), &snapshot)? {
                 None => "is not there",
                 Some(topic) if topic.subscribers == 0 => "has no subscribers",
                 Some(_) => continue,

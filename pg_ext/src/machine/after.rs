@@ -4,6 +4,7 @@ use super::definition::{ANYBODY, Definition, Step};
 use super::faults::element;
 use super::id::RowId;
 use super::model::Machine;
+use super::moves::{Requester, moves_to};
 use crate::call::{KEY_MAX, characters, from_utf8};
 use crate::caller;
 use crate::clock;
@@ -133,28 +134,25 @@ fn order_key(key: &str) -> String {
 }
 
 impl Definition {
-    /// Moves are recorded or emit events, so a move must know its old status.
-    pub fn is_followed(&self) -> bool {
-        let of_transitions = self.transitions.iter().any(|t| t.emit.is_some());
-        of_transitions || self.steps.iter().any(|s| s.emit.is_some()) || self.history_us.is_some()
+    /// Each `emit`: the path of its transition or step, and its topic.
+    pub fn emits(&self) -> impl Iterator<Item = (String, &str)> {
+        let of_transitions = (self.transitions.iter().enumerate())
+            .map(|(i, transition)| ("transitions", i, &transition.emit));
+        let of_steps = (self.steps.iter().enumerate()).map(|(i, step)| ("steps", i, &step.emit));
+        let all = of_transitions.chain(of_steps);
+        all.filter_map(|(list, i, emit)| Some((element(list, i), emit.as_deref()?)))
     }
 
-    /// The topic of a declared move: a transition, or a step whose requester has no claim state.
-    fn emit_of_transition(&self, made: &MoveMade) -> Option<&str> {
-        let is_it =
-            |from: &[String], to: &str| to == made.to && from.iter().any(|f| f == made.from);
-        let of_transition = self
-            .transitions
-            .iter()
-            .filter(|t| is_it(&t.from, &t.to))
-            .find_map(|t| t.emit.as_deref());
-        let of_step = self.steps.iter().find_map(|step| {
-            let is_it = step.status == made.from
-                && step.claim_of(made.requester).is_none()
-                && step.success_of(made.requester) == Some(made.to);
-            step.emit.as_deref().filter(|_| is_it)
-        });
-        of_transition.or(of_step)
+    /// Moves are recorded or emit events, so a move must know its old status.
+    pub fn is_followed(&self) -> bool {
+        self.history_us.is_some() || self.emits().next().is_some()
+    }
+
+    /// The topic of a declared move that `transition` made.
+    fn emit_of_transition<'a>(&'a self, made: &MoveMade<'a>) -> Option<&'a str> {
+        moves_to(self, made.to, Requester::Named(made.requester))
+            .filter(|declared| declared.from.contains(&made.from))
+            .find_map(|declared| declared.emit)
     }
 
     /// The topic for the end of an action that began in this status.
@@ -178,6 +176,7 @@ impl<'a> Emitting<'a> {
     pub fn shares_requester(&self, other: &Emitting) -> bool {
         self.requester.is_none() || other.requester.is_none() || self.requester == other.requester
     }
+
     /// Every declared move that `transition` makes.
     pub fn all(definition: &'a Definition) -> Vec<Emitting<'a>> {
         let mut all = Vec::new();

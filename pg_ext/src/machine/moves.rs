@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 pub struct Move<'a> {
     pub from: Vec<&'a str>,
     pub when: Option<&'a str>,
+    pub emit: Option<&'a str>,
 }
 
 /// Every declared move to `to`: transitions, and steps whose requester has no claim state. With `Requester::Any` each
@@ -27,6 +28,7 @@ pub fn moves_to<'a>(
         .map(|t| Move {
             from: t.from.iter().map(String::as_str).collect(),
             when: t.when.as_deref(),
+            emit: t.emit.as_deref(),
         });
     let steps = definition
         .steps
@@ -43,6 +45,7 @@ pub fn moves_to<'a>(
         .map(|step| Move {
             from: vec![step.status.as_str()],
             when: None,
+            emit: step.emit.as_deref(),
         });
     transitions.chain(steps)
 }
@@ -108,7 +111,7 @@ impl WantedMoves {
         let moves: Vec<_> = moves_to(definition, &self.to, requester)
             .map(|m| Move {
                 from: m.from.into_iter().filter(wanted).collect(),
-                when: m.when,
+                ..m
             })
             .filter(|m| !m.from.is_empty())
             .collect();

@@ -6,7 +6,7 @@
 
 use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;
-use super::faults::{Faults, element, member, quoted};
+use super::faults::{Faults, member, quoted};
 use super::money::DefinedTables;
 use super::stored::{MachineCol, StoredMachine, each_stored};
 use super::{fit, money, rules, wait_for_definitions};
@@ -109,16 +109,12 @@ fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
 
 /// The topics of `emit` exist. 42501 where the caller is no member of a topic's owner: moves do not check it again.
 fn topics(definition: &Definition, faults: &Faults) -> Result<()> {
-    let of_transitions = (definition.transitions.iter().enumerate())
-        .map(|(i, t)| (member(&element("transitions", i), "emit"), &t.emit));
-    let of_steps = (definition.steps.iter().enumerate())
-        .map(|(i, s)| (member(&element("steps", i), "emit"), &s.emit));
-    for (path, topic) in of_transitions.chain(of_steps) {
-        let Some(topic) = topic else { continue };
-        match Topic::named(&from_utf8(topic), &Snapshot::latest()) {
+    let snapshot = Snapshot::latest();
+    for (path, topic) in definition.emits() {
+        match Topic::named(&from_utf8(topic), &snapshot) {
             Ok(_) => {}
             Err(e) if e.kind == Kind::UndefinedObject => faults.add(
-                &path,
+                &member(&path, "emit"),
                 format!(
                     "there is no topic {}; once.topic_set makes one",
                     quoted(topic)
