@@ -49,7 +49,7 @@ pub struct TornDown {
 
 /// Rows that could not be torn down, and until when they are deferred.
 #[derive(Default)]
-struct PutOff(HashMap<MachineRow, (u32, Instant)>);
+struct Deferred(HashMap<MachineRow, (u32, Instant)>);
 
 impl Machine {
     /// Prepares to tear down the pending rows: those with a cancel flag, without a lease, and not
@@ -165,7 +165,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         F: Future<Output = Result<(), X>>,
         X: Into<BoxError>,
     {
-        let mut deferred = PutOff::default();
+        let mut deferred = Deferred::default();
         let mut intake = self.pace.intake(&self.machine, &stage);
         loop {
             // Deferred rows are on top of the server's list, and must not hide the others.
@@ -223,7 +223,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     }
 }
 
-impl PutOff {
+impl Deferred {
     fn add(&mut self, row: MachineRow, error: &dyn Display) {
         let failures = self.0.get(&row).map_or(0, |(failures, _)| *failures) + 1;
         let wait = DEFERRED.ceiling(failures);

@@ -151,7 +151,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
             };
             let error = match (stopped, told) {
                 (Stopped::Panicked(panic), _) => {
-                    return self.deferred(event, &format!("it panicked: {panic}")).await;
+                    return self.defer(event, &format!("it panicked: {panic}")).await;
                 }
                 // A commit whose answer was lost.
                 (Stopped::Call(error), Some(nacked)) if error.kind() == Kind::AlreadyDone => {
@@ -161,7 +161,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
                 (Stopped::Callback(error), _)
                     if !error.is_retryable() || failures >= self.shared.backoff.tries =>
                 {
-                    return self.deferred(event, &error.to_string()).await;
+                    return self.defer(event, &error.to_string()).await;
                 }
                 (Stopped::Call(error) | Stopped::Callback(error) | Stopped::Commit(error), _) => {
                     error
@@ -230,7 +230,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
     }
 
     /// The callback failed, so the event may not die yet.
-    async fn deferred(&mut self, event: &Event, error: &str) -> Result<(), Error> {
+    async fn defer(&mut self, event: &Event, error: &str) -> Result<(), Error> {
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         tracing::error!(
             ?subscriber,
