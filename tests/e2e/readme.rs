@@ -1,22 +1,12 @@
 //! The book keeps its word: the SQL of each page runs as it is printed, from the first block to the last, the Rust program is
 //! the one that is compiled and run, and every link leads somewhere.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "tests fail by panicking"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
 
-use pg_once_tests::Cluster;
+use pg_once_tests::{Cluster, root};
 
 const QUICKSTART: &str = include_str!("../../client/examples/quickstart.rs");
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// README and all pages below docs/.
 fn pages() -> Vec<PathBuf> {

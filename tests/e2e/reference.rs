@@ -2,18 +2,12 @@
 //! `<!-- generated: ... -->` and `<!-- end -->`. `PG_ONCE_WRITE_DOCS=1` (`make docs`) writes them.
 //!
 //! `functions key_* scope_*` lists the functions of these names. The longest pattern of all pages decides.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "tests fail by panicking"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use pg_once_tests::Cluster;
+use pg_once_tests::{Cluster, root};
 use tokio_postgres::Client;
 
 const BEGIN: &str = "<!-- generated: ";
@@ -75,10 +69,6 @@ const EVERYTHING: &str = r#"
     SELECT once.outbox_emit('t', '{}');
     SELECT once.key_claim('s', 'k');
     SELECT * FROM once.sweep();"#;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// The reference's pages with their texts.
 fn pages() -> BTreeMap<PathBuf, String> {

@@ -48,6 +48,12 @@ pub use pooler::{PgBouncer, PoolMode};
 pub use programs::{Output, Programs};
 pub use race::Lsn;
 
+/// The top of the clone.
+#[must_use]
+pub fn root() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
 /// Whether the long form of a test is asked for: `make test-long` sets PG_ONCE_LONG=1.
 pub fn is_long() -> bool {
     std::env::var_os("PG_ONCE_LONG").is_some_and(|value| value != "0")
