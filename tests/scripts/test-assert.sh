@@ -52,7 +52,8 @@ build_server() {
         CFLAGS="-O1 -g -fno-omit-frame-pointer" ./configure --quiet --prefix "$SERVER.new" --enable-cassert \
             --with-icu --without-readline
         for module in . contrib/amcheck contrib/pg_visibility; do
-            nice make --silent -C "$module" -j "$(nproc)" install
+            # Inside another make PostgreSQL's own would leave out the headers that it generates first.
+            env -u MAKELEVEL -u MAKEFLAGS nice make --silent -C "$module" -j "$(nproc)" install || exit
         done
     ) >"$work/log" 2>&1 || die "PostgreSQL with assertions cannot be built" "$(tail -20 "$work/log")"
     mv "$SERVER.new" "$SERVER"
