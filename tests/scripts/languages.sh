@@ -99,14 +99,20 @@ python_wheel() {
 }
 
 test_python() {
-    local directory from=sql/examples/python
+    local directory from=sql/examples/python examples status=0
     export PYTHONDONTWRITEBYTECODE=1
     directory=$(realpath "$(language_directory python)")
     python_wheel "$directory" &&
         (cd "$from" && "$directory/bin/ruff" check --quiet --no-cache . && "$directory/bin/ruff" format --quiet --no-cache --check . &&
             "$directory/bin/mypy" --cache-dir=/dev/null) &&
-        "$directory/bare/bin/python" -m unittest discover --start-directory "$from/test" --pattern test_library.py &&
-        "$directory/bin/python" -m unittest discover --start-directory "$from/test"
+        "$directory/bare/bin/python" -m unittest discover --start-directory "$from/test" --pattern test_library.py || return
+    # The programs that are killed at every statement mostly wait: beside the others, in a copy of the database.
+    PGHOST=127.0.0.1 PGPORT=$CLUSTER_PORT PGUSER=postgres "$1/createdb" --template python python_examples
+    PG_ONCE_URL=${PG_ONCE_URL}_examples PG_ONCE_ADMIN_URL=${PG_ONCE_ADMIN_URL}_examples \
+        "$directory/bin/python" -m unittest discover --start-directory "$from/test" --pattern test_examples.py &
+    examples=$!
+    "$directory/bin/python" -m unittest discover --start-directory "$from/test" --pattern 'test_[!e]*.py' || status=1
+    wait "$examples" && return "$status"
 }
 
 test_node() {
@@ -133,7 +139,8 @@ languages_clean() {
     cluster_remove languages "$1"
 }
 
-# A database with the extension and the tables of orders.sql, and the language's own tests on it.
+# A database with the extension and the tables of orders.sql, and the language's own tests on it: `one_language python
+# bindir`.
 one_language() {
     local host=127.0.0.1:$CLUSTER_PORT
     export PG_ONCE_URL=postgresql://shop@$host/$1 PG_ONCE_ADMIN_URL=postgresql://postgres@$host/$1
@@ -141,7 +148,7 @@ one_language() {
     if [ -n "${POOLER_PORT:-}" ]; then export PG_ONCE_POOLER_URL=postgresql://shop@127.0.0.1:$POOLER_PORT/$1; fi
     PGHOST=127.0.0.1 PGPORT=$CLUSTER_PORT PGUSER=postgres "$2/psql" -X -q -o /dev/null -v ON_ERROR_STOP=1 -d postgres \
         -c "create database $1" -c "\\c $1" -c 'create extension pg_once' -f sql/examples/orders.sql
-    "test_$1"
+    "test_$1" "$2"
 }
 
 # `language_tests version language ...`: all at once, since they mostly wait for leases to expire.

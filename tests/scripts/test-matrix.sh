@@ -90,7 +90,7 @@ package_tests() {
     elif ! is_ci && [ -e "/usr/share/postgresql/$version/extension/pg_once.control" ]; then
         left_out "the Debian package: this machine's PostgreSQL $version has pg_once, which the test would replace"
     else
-        part "the Debian package, PostgreSQL $version" bash tests/scripts/test_package.sh deb "$version"
+        beside "the Debian package, PostgreSQL $version" bash tests/scripts/test_package.sh deb "$version"
     fi
 }
 
@@ -120,6 +120,7 @@ if wanted core; then
     part "the core of the end-to-end tests with the release build, PostgreSQL $OLDEST" e2e_tests "$OLDEST" "${CORE[@]}"
 fi
 join
+if wanted package; then package_tests; fi
 if wanted pooler && pooler_is_here; then
     # Every interleaving of a teardown is explored once, by make test.
     POOLED=1 E2E_SKIP=every_interleaving part "end-to-end tests through PgBouncer, PostgreSQL $NEWEST" e2e_tests "$NEWEST"
@@ -127,5 +128,5 @@ if wanted pooler && pooler_is_here; then
 elif wanted pooler; then
     left_out "PostgreSQL $NEWEST through PgBouncer: sudo apt-get install pgbouncer"
 fi
-if wanted package; then package_tests; fi
+join
 summary

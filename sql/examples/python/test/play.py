@@ -107,7 +107,10 @@ class Player:
         return fundings.fund(self.db, post, key, 5000)
 
 
-if __name__ == "__main__":
-    name, key = sys.argv[1:]
+def play(name: str, key: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
     getattr(Player(os.environ["PG_ONCE_URL"]), name)(key)
-    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    play(sys.argv[1], sys.argv[2], {})

@@ -3,6 +3,7 @@
 import ast
 import itertools
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,11 +14,14 @@ from typing import Any
 
 from harness import HERE, admin, block, create_tables, new_key, scalar, until
 from outside import Outside
-from play import Player
+from play import Player, play
 from proxy import Proxy
 
 EXAMPLES = HERE.parent / "examples"
 ADMIN_URL = os.environ["PG_ONCE_ADMIN_URL"]
+# Processes that begin with the libraries imported: that takes longer than the examples.
+WARM = multiprocessing.get_context("forkserver")
+WARM.set_forkserver_preload(["pg_once.sqlalchemy", "fastapi", "httpx"])
 # As the practice writes them down.
 MOST_LINES = {"ride": 30, "debit": 24, "signup": 40, "billing": 20, "batch_job": 40, "fundings": 36}
 # What once-ness may cost, in lines that are marked with `# once`.
@@ -66,13 +70,12 @@ class Killed(unittest.TestCase):
         self.at = (statement or nth, "done" if arrives else "not sent")
         with Proxy(ADMIN_URL) as proxy:
             proxy.cut(statement, nth=nth, arrives=arrives, hold=True)
-            environment = {**os.environ, "PG_ONCE_URL": proxy.url}
-            command = [sys.executable, str(HERE / "play.py"), name, key]
-            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as doomed:
-                until("the statement", lambda: proxy.struck.is_set() or doomed.poll() is not None)
-                doomed.kill()
-                ended = proxy.struck.is_set() or doomed.stdout.read().endswith("done\n")
-                self.assertTrue(ended, f"{name} failed by itself")
+            doomed = WARM.Process(target=play, args=(name, key, {**os.environ, "PG_ONCE_URL": proxy.url}))
+            doomed.start()
+            until("the statement", lambda: proxy.struck.is_set() or not doomed.is_alive())
+            doomed.kill()
+            doomed.join()
+            self.assertTrue(proxy.struck.is_set() or doomed.exitcode == 0, f"{name} failed by itself")
             return proxy.struck.is_set()
 
     def every_statement(self, name: str, least: int) -> Any:
