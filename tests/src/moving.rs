@@ -52,12 +52,12 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Takes over what `old` has by `pg_upgrade`; `mode` is `--copy` or `--link`. This cluster must be as
-    /// `initdb` made it; it runs afterwards and the old one does not. What both servers said meanwhile is returned.
+    /// Takes over what `old` has by `pg_upgrade`, which copies the files unless `more` says `--link`. This cluster must
+    /// be as `initdb` made it; it runs afterwards and the old one does not. What both servers said meanwhile is returned.
     ///
     /// # Errors
     /// With the words of `pg_upgrade`, if it fails.
-    pub fn upgrade_from(&mut self, old: &mut Self, mode: &str) -> Result<String> {
+    pub fn upgrade_from(&mut self, old: &mut Self, more: &[&str]) -> Result<String> {
         old.stop(StopMode::Fast)?;
         self.stop(StopMode::Fast)?;
         let work = self.directory().join("upgrade");
@@ -65,7 +65,8 @@ impl Cluster {
         self.programs().user().own(&work)?;
         let mut command = self.programs().command("pg_upgrade", &work);
         command
-            .args([mode, "--retain", "--username", SUPERUSER])
+            .args(["--retain", "--username", SUPERUSER])
+            .args(more)
             .args(["--old-port", &free_port()?.to_string()])
             .args(["--new-port", &free_port()?.to_string()])
             .arg("--socketdir")

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 
-use crate::builder::append_settings;
 use crate::cluster::Cluster;
 use crate::place::{Place, free_port};
 use crate::programs::run;
@@ -13,28 +12,76 @@ use crate::race::{Lsn, poll_async};
 const FLUSHED: &str = "\
 select pg_catalog.pg_logical_emit_message(true, 'pg_once_tests', '')";
 
+/// Where a cluster keeps its log, in its directory.
+const ARCHIVE: &str = "archive";
+
 impl Cluster {
     /// A copy of this cluster that follows it and answers read-only queries.
     ///
     /// # Errors
     /// If the copy cannot be made or does not start.
     pub fn standby(&self) -> Result<Self> {
-        let place = Place::new(self.programs().user())?;
-        let data = place.data();
-        run(self
-            .command("pg_basebackup")
-            .args([
-                "--write-recovery-conf",
-                "--wal-method=stream",
-                "--checkpoint=fast",
-                "--no-sync",
-            ])
-            .arg("--pgdata")
-            .arg(&data))?;
-        append_settings(&place, "hot_standby = on\n")?;
-        let mut standby = Self::new(self.programs().clone(), place, free_port()?);
+        let mut standby = self.base_backup(&["--write-recovery-conf"])?;
+        standby.append_settings("hot_standby = on\n")?;
         standby.start()?;
         Ok(standby)
+    }
+
+    /// A copy of this cluster that was not started yet.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn base_backup(&self, more: &[&str]) -> Result<Self> {
+        let place = Place::new(self.programs().user())?;
+        run(self
+            .command("pg_basebackup")
+            .args(["--wal-method=stream", "--checkpoint=fast", "--no-sync"])
+            .args(more)
+            .arg("--pgdata")
+            .arg(place.data()))?;
+        Ok(Self::new(self.programs().clone(), place, free_port()?))
+    }
+
+    /// Keeps the write-ahead log from now on, for copies to recover from; `archive_mode` must be on.
+    ///
+    /// # Errors
+    /// If the archive cannot be made.
+    pub fn archive(&self) -> Result<()> {
+        let archive = self.directory().join(ARCHIVE);
+        std::fs::create_dir(&archive)?;
+        self.programs().user().own(&archive)?;
+        let archive = archive.display();
+        self.append_settings(&format!("archive_command = 'cp %p {archive}/%f'\n"))?;
+        self.psql("postgres", "select pg_reload_conf()")?;
+        Ok(())
+    }
+
+    /// Recovers this base backup from the archive of `original` up to a restore point, and makes it a primary there.
+    ///
+    /// # Errors
+    /// If it does not get there.
+    pub async fn recover_to(&mut self, point: &str, original: &Self) -> Result<()> {
+        // The point is in a segment that is not full.
+        let last = original.psql("postgres", "select pg_walfile_name(pg_switch_wal())")?;
+        let archived = format!("select last_archived_wal >= '{last}' from pg_stat_archiver");
+        poll_async("the archive to be complete", async || {
+            Ok((original.psql("postgres", &archived)? == "t").then_some(()))
+        })
+        .await?;
+        let archive = original.directory().join(ARCHIVE);
+        std::fs::write(self.data_directory().join("recovery.signal"), "")?;
+        self.append_settings(&format!(
+            "archive_mode = off\nrestore_command = 'cp {}/%f %p'\nrecovery_target_name = '{point}'\n\
+             recovery_target_action = promote\n",
+            archive.display()
+        ))?;
+        self.start()?;
+        poll_async("the end of the recovery", async || {
+            let over = self.psql("postgres", "select not pg_is_in_recovery()")?;
+            Ok((over == "t").then_some(()))
+        })
+        .await
+        .with_context(|| self.log_tail())
     }
 
     /// Waits until this standby has replayed everything that `primary` has committed so far.

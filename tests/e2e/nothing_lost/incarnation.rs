@@ -70,6 +70,42 @@ async fn half_of_a_split_cluster_goes_into_the_other_whose_transaction_ids_are_h
 }
 
 #[tokio::test]
+async fn a_clone_by_point_in_time_recovery_works_beside_its_original_and_goes_back_into_it() {
+    let archiving = Cluster::builder().setting("archive_mode", "on");
+    let original = archiving.launch().unwrap();
+    original.archive().unwrap();
+    let mut clone = original.base_backup(&[]).unwrap();
+    let (play, tokens) = with_everything(&original).await;
+    let emit = "select once.topic_set('both', '{}'); select once.outbox_emit('both', to_json(n))
+                  from unnest(array['one', 'two', 'three']) n";
+    play.show(emit).await;
+    play.show("select pg_create_restore_point('yesterday')")
+        .await;
+    play.show("select once.outbox_emit('both', '\"today\"')")
+        .await;
+    clone.recover_to("yesterday", &original).await.unwrap();
+    clone.far_ahead().unwrap();
+    let here = on(&clone, DATABASE, "").await;
+    assert_eq!(here.show(PRESENT).await, play.show(PRESENT).await);
+    here.show("select once.outbox_emit('both', to_json(n)) from unnest(array['four', 'five']) n")
+        .await;
+    let take = "select string_agg(payload #>> '{}', ' ') from once.outbox_take('both', max => MAX)
+                 where once.outbox_ack('both', 'default', token, array[event_id]) > 0";
+    assert_eq!(here.show(&take.replace("MAX", "2")).await, "one two");
+    let moved = moved(&clone, &original).await;
+    assert_ne!(moved.show(PRESENT).await, play.show(PRESENT).await);
+    assert_eq!(
+        moved.show(&take.replace("MAX", "9")).await,
+        "three four five"
+    );
+    let sessions = async |role: &str| on(&original, "moved", role).await;
+    content::goes_on(&tokens, sessions).await;
+    // The original has gone on by itself.
+    let sessions = async |role: &str| on(&original, DATABASE, role).await;
+    content::goes_on(&tokens, sessions).await;
+}
+
+#[tokio::test]
 async fn a_dump_goes_on_in_the_cluster_that_it_was_taken_from() {
     let cluster = Cluster::launch().unwrap();
     let (_, tokens) = with_everything(&cluster).await;
@@ -134,7 +170,7 @@ async fn doctor_reports_events_of_transactions_that_are_still_to_come() {
 }
 
 /// Owners and grants by their stored names.
-const NAMES: &str = "
+pub const NAMES: &str = "
     select string_agg(distinct what || ' ' || name, ', ' order by what || ' ' || name)
       from (select 'scope', owner_name from once.scope union all
             select 'topic', owner_name from once.topic union all
@@ -142,7 +178,7 @@ const NAMES: &str = "
             select 'grant', role_name from once.role_grant) s (what, name)
      where name is not null";
 
-async fn rename_team(play: &Playground) {
+pub async fn rename_team(play: &Playground) {
     play.show("alter role team rename to crew; alter role stranger rename to guest")
         .await;
     play.show("create role team; create role stranger login")

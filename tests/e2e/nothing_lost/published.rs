@@ -79,12 +79,43 @@ struct Fed {
 async fn fed() -> Fed {
     let (publisher, play) = logical().await;
     let (subscriber, copy) = logical().await;
+    for play in [&play, &copy] {
+        play.show(content::JOBS).await;
+    }
     play.show("create publication everything for all tables")
         .await;
+    fed_with("copy_data", publisher, play, subscriber, copy).await
+}
+
+/// The subscriber is a physical copy of the publisher, as pg_createsubscriber makes one.
+async fn fed_physical_copy() -> Fed {
+    let (publisher, play) = logical().await;
     play.show(content::JOBS).await;
-    copy.show(content::JOBS).await;
+    play.show("create publication everything for all tables")
+        .await;
+    play.show("select pg_create_logical_replication_slot('copy', 'pgoutput')")
+        .await;
+    let subscriber = publisher.standby().unwrap();
+    subscriber.wait_caught_up(&publisher).await.unwrap();
+    subscriber.promote().await.unwrap();
+    let copy = on(&subscriber, DATABASE, "").await;
+    let burn =
+        "do $$ begin for i in 1..5000 loop perform pg_current_xact_id(); commit; end loop; end $$";
+    play.show(burn).await;
+    let slot = "copy_data = false, create_slot = false";
+    fed_with(slot, publisher, play, subscriber, copy).await
+}
+
+async fn fed_with(
+    options: &str,
+    publisher: Cluster,
+    play: Playground,
+    subscriber: Cluster,
+    copy: Playground,
+) -> Fed {
     let subscribe = format!(
-        "create subscription copy connection 'host={} port={} user=postgres dbname={DATABASE}' publication everything",
+        "create subscription copy connection 'host={} port={} user=postgres dbname={DATABASE}' publication everything
+           with ({options})",
         publisher.socket_directory().display(),
         publisher.port()
     );
@@ -118,10 +149,8 @@ async fn days_under_a_publication_for_all_tables_fail_nowhere_and_a_subscriber_e
     assert_eq!(fed.play.show(failed).await, "0");
 }
 
-#[tokio::test]
-async fn a_logical_subscriber_goes_on_after_the_switch() {
-    let fed = fed().await;
-    fed.copy.show("drop subscription copy").await;
+/// The target's clients come.
+async fn switch(fed: &Fed) {
     // The guard is a trigger, and grants are grants: neither is a row.
     fed.copy
         .show("select once.machine_guard('batch_job', true)")
@@ -134,4 +163,25 @@ async fn a_logical_subscriber_goes_on_after_the_switch() {
         on(&fed.subscriber, DATABASE, role).await
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_logical_subscriber_goes_on_after_the_switch() {
+    let fed = fed().await;
+    fed.copy.show("drop subscription copy").await;
+    switch(&fed).await;
+}
+
+#[tokio::test]
+async fn a_physical_copy_that_was_fed_logically_goes_on_once_its_incarnation_is_renewed() {
+    let fed = fed_physical_copy().await;
+    let present = "select once.incarnation()";
+    assert_eq!(fed.copy.show(present).await, fed.play.show(present).await);
+    fed.copy.show("drop subscription copy").await;
+    let future =
+        "select level from once.doctor() where problem like 'events come from the future%'";
+    assert_eq!(fed.copy.show(future).await, "error");
+    fed.copy.show("select once.incarnation_renew()").await;
+    assert_eq!(fed.copy.show(future).await, "");
+    switch(&fed).await;
 }
