@@ -128,9 +128,10 @@ client_tests() {
         export PG_ONCE_DIRECT_URL=$address/examples
     fi
     export PG_ONCE_URL=$way/examples
+    # The tests run one of them.
+    cargo build --quiet "${BOTH[@]}" --examples
     RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" --test client
     cargo test --quiet "${BOTH[@]}" --doc
-    cargo build --quiet "${BOTH[@]}" --examples
     run_examples "$address" "$psql" "$way"
 }
 

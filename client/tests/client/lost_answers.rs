@@ -10,7 +10,7 @@ use crate::support::{QUICK, fresh_key, pool, pool_to};
 /// Runs one request through a network that loses the answer to what contains `text`, and tells how
 /// often the work ran.
 async fn run_losing(
-    text: &str,
+    text: &'static str,
     end: fn(Response) -> Result<Done, Failure>,
 ) -> (Outcome, u32, pg_once::Key) {
     let proxy = Proxy::start().await;

@@ -20,6 +20,7 @@ mod inbox;
 mod job;
 mod lost_answers;
 mod machine;
+mod order_service;
 mod outbox;
 mod outbox_worker;
 mod proxy;

@@ -1,10 +1,10 @@
 //! Owns the bad network: a proxy in front of the real server.
 //!
-//! It can lose one answer: it carries a chosen request to the server, waits until the server has
-//! done it (ReadyForQuery), and closes the connection without a word of that to the client. It can
-//! also fall silent: connections stay open and nothing passes, on those that are open, or on new ones too.
+//! It can cut a connection at a chosen statement ([`Cut`]): before it arrives, or when the server has done it
+//! (ReadyForQuery), without a word of that to the client. It can also fall silent: connections stay open and nothing
+//! passes, on those that are open, or on new ones too.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
@@ -14,15 +14,26 @@ use tokio_postgres::config::Host;
 
 use crate::support::config;
 
-/// `Z`, length 5, and `I`: the server is ready, and no transaction is open.
-const READY_AND_IDLE: &[u8] = b"Z\0\0\0\x05I";
+/// `Z`, length 5, and a letter for the transaction: the server has done what it was asked.
+const READY: &[u8] = b"Z\0\0\0\x05";
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
+/// Where a connection is cut.
+pub struct Cut {
+    /// At the nth statement that contains this text.
+    pub text: &'static str,
+    pub nth: usize,
+    /// The server does it, and the answer is lost.
+    pub arrives: bool,
+    /// The client is not told, and waits.
+    pub hold: bool,
+}
+
 #[derive(Default)]
 struct Trouble {
-    lose: Mutex<Option<Vec<u8>>>,
+    cut: Mutex<Option<Cut>>,
     lost: AtomicUsize,
     opened: AtomicUsize,
     /// Nothing passes on the connections before this one.
@@ -31,39 +42,61 @@ struct Trouble {
 
 pub struct Proxy {
     port: u16,
+    server: Config,
     trouble: Arc<Trouble>,
 }
 
 impl Proxy {
     pub async fn start() -> Self {
+        Self::in_front_of(config()).await
+    }
+
+    pub async fn in_front_of(server: Config) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let trouble = Arc::new(Trouble::default());
-        let shared = Arc::clone(&trouble);
+        let (shared, to) = (Arc::clone(&trouble), server.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, Arc::clone(&shared)));
+                tokio::spawn(carry(client, to.clone(), Arc::clone(&shared)));
             }
         });
-        Self { port, trouble }
+        Self {
+            port,
+            server,
+            trouble,
+        }
     }
 
     /// The same database, through this proxy.
     pub fn config(&self) -> Config {
-        let direct = config();
-        let mut through = Config::new();
-        through.host("127.0.0.1").port(self.port);
-        through.user(direct.get_user().unwrap_or("postgres"));
-        through.dbname(direct.get_dbname().unwrap_or("postgres"));
-        if let Some(password) = direct.get_password() {
-            through.password(password);
-        }
-        through
+        self.url().parse().unwrap()
+    }
+
+    pub fn url(&self) -> String {
+        let (user, database) = (self.server.get_user(), self.server.get_dbname());
+        let password = self.server.get_password().unwrap_or_default();
+        format!(
+            "host=127.0.0.1 port={} user='{}' dbname='{}' password='{}'",
+            self.port,
+            user.unwrap_or("postgres"),
+            database.unwrap_or("postgres"),
+            String::from_utf8_lossy(password)
+        )
     }
 
     /// The answer to the next request that contains this text is lost.
-    pub fn lose_answer_to(&self, text: &str) {
-        *self.trouble.lose.lock().unwrap() = Some(text.into());
+    pub fn lose_answer_to(&self, text: &'static str) {
+        self.cut(Cut {
+            text,
+            nth: 1,
+            arrives: true,
+            hold: false,
+        });
+    }
+
+    pub fn cut(&self, cut: Cut) {
+        *self.trouble.cut.lock().unwrap() = Some(cut);
     }
 
     pub fn lost(&self) -> usize {
@@ -81,8 +114,7 @@ impl Proxy {
     }
 }
 
-async fn server() -> Box<dyn Stream> {
-    let config = config();
+async fn connect(config: &Config) -> Box<dyn Stream> {
     let port = config.get_ports().first().copied().unwrap_or(5432);
     match config.get_hosts().first() {
         Some(Host::Unix(directory)) => {
@@ -94,10 +126,10 @@ async fn server() -> Box<dyn Stream> {
     }
 }
 
-async fn carry(client: TcpStream, trouble: Arc<Trouble>) {
+async fn carry(client: TcpStream, server: Config, trouble: Arc<Trouble>) {
     let (mut from_client, mut to_client) = split(client);
-    let (mut from_server, mut to_server) = split(server().await);
-    let losing = Arc::new(AtomicBool::new(false));
+    let (mut from_server, mut to_server) = split(connect(&server).await);
+    let losing = Arc::new(Mutex::new(None::<Cut>));
     let number = trouble.opened.fetch_add(1, Ordering::SeqCst);
 
     let (told, requests) = (Arc::clone(&losing), Arc::clone(&trouble));
@@ -105,8 +137,13 @@ async fn carry(client: TcpStream, trouble: Arc<Trouble>) {
         let mut bytes = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from_client.read(&mut bytes).await {
             let request = &bytes[..read];
-            if requests.is_to_be_lost(request) {
-                told.store(true, Ordering::SeqCst);
+            if let Some(cut) = requests.cut_of(request) {
+                if !cut.arrives {
+                    requests.lost.fetch_add(1, Ordering::SeqCst);
+                    while cut.hold && matches!(from_client.read(&mut bytes).await, Ok(1..)) {}
+                    break;
+                }
+                *told.lock().unwrap() = Some(cut);
             }
             requests.hold_if_silent(number).await;
             if to_server.write_all(request).await.is_err() {
@@ -119,12 +156,17 @@ async fn carry(client: TcpStream, trouble: Arc<Trouble>) {
         while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
             let answer = &bytes[..read];
             trouble.hold_if_silent(number).await;
-            if losing.load(Ordering::SeqCst) {
-                if answer.ends_with(READY_AND_IDLE) {
-                    trouble.lost.fetch_add(1, Ordering::SeqCst);
-                    break;
+            let hold = losing.lock().unwrap().as_ref().map(|cut| cut.hold);
+            if let Some(hold) = hold {
+                if !answer[..read - 1].ends_with(READY) {
+                    continue;
                 }
-                continue;
+                trouble.lost.fetch_add(1, Ordering::SeqCst);
+                if hold {
+                    // Until the client hangs up.
+                    std::future::pending::<()>().await;
+                }
+                break;
             }
             if to_client.write_all(answer).await.is_err() {
                 break;
@@ -136,15 +178,23 @@ async fn carry(client: TcpStream, trouble: Arc<Trouble>) {
 }
 
 impl Trouble {
-    fn is_to_be_lost(&self, request: &[u8]) -> bool {
-        let mut lose = self.lose.lock().unwrap();
-        let found = lose
-            .as_ref()
-            .is_some_and(|text| request.windows(text.len()).any(|part| part == text));
-        if found {
-            *lose = None;
+    /// The cut, where this request is the one.
+    fn cut_of(&self, request: &[u8]) -> Option<Cut> {
+        let has = |text: &str| {
+            request
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        };
+        let mut next = self.cut.lock().unwrap();
+        let cut = next
+            .as_mut()
+            .filter(|cut| cut.text.is_empty() || has(cut.text))?;
+        // Query, Parse, Bind or Close; a heartbeat comes when it likes.
+        if !b"QPBC".contains(&request[0]) || cut.text.is_empty() && has("_extend(") {
+            return None;
         }
-        found
+        cut.nth -= 1;
+        next.take_if(|cut| cut.nth == 0)
     }
 
     async fn hold_if_silent(&self, connection: usize) {

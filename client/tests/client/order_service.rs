@@ -1,0 +1,201 @@
+//! `examples/order_service`, killed with -9 at each of its statements and cut off at each: one order, one charge.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use axum::routing::post;
+use axum::{Json, Router};
+use pg_once::http::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use crate::proxy::{Cut, Proxy};
+use crate::support::{connect_to, directly};
+
+/// Claim, step, its end, recovery point; BEGIN, INSERT (prepared, bound), completion, COMMIT.
+const STATEMENTS: usize = 9;
+
+const PREPARES: &str = "its statements are prepared";
+
+/// A bank that dedupes: the derived keys of its charges, with the orders they are for.
+type Charges = Arc<Mutex<BTreeSet<(String, String)>>>;
+
+struct Shop {
+    bank: String,
+    charges: Charges,
+    scope: String,
+}
+
+/// A running service; killed when it goes.
+struct Service {
+    process: Child,
+    url: String,
+}
+
+/// What a client hears: the status, whether it is a replay, the body.
+type Reply = (u16, bool, String);
+
+impl Shop {
+    async fn open() -> Self {
+        let charges = Charges::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let bank = format!("http://{}", listener.local_addr().unwrap());
+        let made = Arc::clone(&charges);
+        let charge = async move |headers: HeaderMap, Json(body): Json<Value>| {
+            let key = headers[IDEMPOTENCY_KEY].to_str().unwrap().to_owned();
+            let answer = json!({ "charge_id": key });
+            made.lock()
+                .unwrap()
+                .insert((body["reference"].to_string(), key));
+            Json(answer)
+        };
+        let app = Router::new().route("/charges", post(charge));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self {
+            bank,
+            charges,
+            scope: format!("orders {}", Uuid::new_v4()),
+        }
+    }
+
+    async fn serve(&self, database: &str) -> Service {
+        // The first one makes the table.
+        static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+        let _alone = STARTING.lock().await;
+        let tests = std::env::current_exe().unwrap();
+        let program = tests
+            .ancestors()
+            .nth(2)
+            .unwrap()
+            .join("examples/order_service");
+        let mut process = Command::new(&program)
+            .args(["--listen", "127.0.0.1:0", "--lease-ms", "1000"])
+            .args(["--database-url", database, "--bank-url", &self.bank])
+            .args(["--scope", &self.scope])
+            .env("RUST_LOG", "error")
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("{}: {error}; cargo build --examples", program.display())
+            });
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let line = lines.next_line().await.unwrap().unwrap();
+        let url = format!("http://{}/orders", line.rsplit(' ').next().unwrap());
+        Service { process, url }
+    }
+
+    /// One order, one charge.
+    async fn assert_done_once(&self, key: &str) {
+        let key = format!("ada/{key}");
+        let sql = "SELECT count(*) FROM orders WHERE idempotency_key = $1";
+        let client = connect_to(directly(PREPARES)).await;
+        let orders: i64 = client.query_one(sql, &[&key]).await.unwrap().get(0);
+        let charges = self.charges.lock().unwrap();
+        let charges = charges
+            .iter()
+            .filter(|(order, _)| order.contains(&key))
+            .count();
+        assert_eq!((orders, charges), (1, 1), "{key}");
+    }
+
+    /// Sends an order to a process that is killed at its nth statement. Whether there was one.
+    async fn killed_at(&self, nth: usize, arrives: bool, key: &str) -> bool {
+        let proxy = Proxy::in_front_of(directly(PREPARES)).await;
+        let mut doomed = self.serve(&proxy.url()).await;
+        proxy.cut(Cut {
+            text: "",
+            nth,
+            arrives,
+            hold: true,
+        });
+        let struck = async {
+            while proxy.lost() == 0 {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::select! { () = struck => {}, _ = doomed.order(key) => {} }
+        doomed.process.kill().await.unwrap();
+        proxy.lost() == 1
+    }
+}
+
+impl Service {
+    /// Orders once.
+    async fn order(&self, key: &str) -> Option<Reply> {
+        let order = json!({"customer": "ada", "item": "tea", "amount_cents": 1200});
+        let request = reqwest::Client::new().post(&self.url).json(&order);
+        let request = request.header("X-Forwarded-User", "ada");
+        let response = request.header(IDEMPOTENCY_KEY, key).send().await.ok()?;
+        let replayed = response.headers().contains_key(IDEMPOTENT_REPLAYED);
+        let status = response.status().as_u16();
+        Some((status, replayed, response.text().await.ok()?))
+    }
+
+    /// Orders again while another attempt has the lease.
+    async fn order_until_answered(&self, key: &str) -> Reply {
+        loop {
+            match self.order(key).await.unwrap() {
+                (409 | 503, _, _) => sleep(Duration::from_millis(50)).await,
+                reply => return reply,
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_order_whose_service_is_killed_at_any_statement_is_made_once_by_another() {
+    let shop = Shop::open().await;
+    let whole = Proxy::in_front_of(directly(PREPARES)).await;
+    let steady = shop.serve(&whole.url()).await;
+    for arrives in [false, true] {
+        let mut keys = Vec::new();
+        loop {
+            let key = Uuid::new_v4().to_string();
+            if !shop.killed_at(keys.len() + 1, arrives, &key).await {
+                break;
+            }
+            keys.push(key);
+        }
+        assert!(keys.len() >= STATEMENTS, "{} statements", keys.len());
+        for (place, key) in keys.iter().enumerate() {
+            let (status, replayed, body) = steady.order_until_answered(key).await;
+            // Only where the last COMMIT was carried out there was an answer to replay.
+            let answered = arrives && place + 1 == keys.len();
+            assert_eq!((status, replayed), (201, answered), "{place}");
+            assert_eq!(steady.order(key).await, Some((201, true, body)));
+            shop.assert_done_once(key).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn any_statement_of_an_order_or_its_answer_may_be_lost_and_the_service_goes_on() {
+    let shop = Shop::open().await;
+    for arrives in [false, true] {
+        let proxy = Proxy::in_front_of(directly(PREPARES)).await;
+        let service = shop.serve(&proxy.url()).await;
+        for nth in 1.. {
+            let (key, lost) = (Uuid::new_v4().to_string(), proxy.lost());
+            proxy.cut(Cut {
+                text: "",
+                nth,
+                arrives,
+                hold: false,
+            });
+            let reply = service.order(&key).await.unwrap();
+            assert_eq!(reply.0, 201, "{nth}: {}", reply.2);
+            shop.assert_done_once(&key).await;
+            if proxy.lost() == lost {
+                assert!(nth > STATEMENTS, "{nth}");
+                break;
+            }
+        }
+    }
+}
