@@ -265,3 +265,37 @@ async fn completions_are_heap_only_updates_while_many_requests_are_under_way() {
     assert_eq!(all, 2000);
     assert!(hot * 10 >= all * 9, "{hot} of {all} updates are heap-only");
 }
+
+/// Bytes that this statement writes to the log, its commit left out.
+async fn logged(play: &Playground, sql: String) -> u64 {
+    let explained = play.show(&format!("explain (analyze, wal) {sql}")).await;
+    let (_, bytes) = explained.split_once("bytes=").expect("it writes");
+    bytes.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_claim_and_its_completion_log_no_byte_more_than_insert_and_update_of_their_row() {
+    let (_cluster, play) = quiet(Cluster::builder().setting("full_page_writes", "off")).await;
+    play.show("create table twin (like once.key including all) with (fillfactor = 90)")
+        .await;
+    let columns = "select string_agg(attname, ', ') from pg_attribute
+                    where attrelid = 'twin'::regclass and attnum > 0";
+    let columns = play.show(columns).await;
+    // Now and then a page is pruned or split besides.
+    let (mut calls, mut plain) = ([u64::MAX; 2], [u64::MAX; 2]);
+    for key in 0..20 {
+        let row = format!("from once.key where key = '{key}'");
+        let claim = format!("select once.key_claim('s', '{key}', '{{\"amount\": 100}}')");
+        calls[0] = calls[0].min(logged(&play, claim).await);
+        let insert = format!("insert into twin select * {row}");
+        plain[0] = plain[0].min(logged(&play, insert).await);
+        let token = play.show(&format!("select token {row}")).await;
+        let body = "'{\"order\": 12345}', '{\"Location\": \"/orders/12345\"}'";
+        let complete = format!("select once.key_complete('s', '{key}', {token}, 201, {body})");
+        calls[1] = calls[1].min(logged(&play, complete).await);
+        let update = format!("update twin set ({columns}) = (select * {row}) where key = '{key}'");
+        plain[1] = plain[1].min(logged(&play, update).await);
+    }
+    let no_more = calls[0] <= plain[0] && calls[1] <= plain[1];
+    assert!(no_more, "{calls:?} of the calls, {plain:?} of the others");
+}
