@@ -90,11 +90,9 @@ impl Inbox {
     /// How long messages are remembered, instead of 30 days: choose a longer time than the sender repeats them
     /// for.
     #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self {
-            ttl: Some(ttl),
-            ..self
-        }
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
     }
 
     /// The name.

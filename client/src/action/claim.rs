@@ -45,7 +45,7 @@ pub enum ActionClaim {
 #[derive(Clone, Debug, Default)]
 pub struct ActionOptions {
     requester: Option<String>,
-    lease: Option<Duration>,
+    pub(crate) lease: Option<Duration>,
     holder: Option<String>,
     version: Option<i64>,
 }
@@ -59,31 +59,25 @@ impl ActionOptions {
 
     /// The requester, which decides the claim state of the row.
     #[must_use]
-    pub fn requester(self, requester: impl Into<String>) -> Self {
-        Self {
-            requester: Some(requester.into()),
-            ..self
-        }
+    pub fn requester(mut self, requester: impl Into<String>) -> Self {
+        self.requester = Some(requester.into());
+        self
     }
 
     /// How long the lease lasts, instead of the step's. It is renewed by this length too.
     #[must_use]
-    pub fn lease(self, lease: Duration) -> Self {
-        Self {
-            lease: Some(lease),
-            ..self
-        }
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
     }
 
     /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
     /// answer was lost costs nothing. Never use a worker's name: two attempts with one name would both believe
     /// that they hold the row.
     #[must_use]
-    pub fn holder(self, holder: impl Into<String>) -> Self {
-        Self {
-            holder: Some(holder.into()),
-            ..self
-        }
+    pub fn holder(mut self, holder: impl Into<String>) -> Self {
+        self.holder = Some(holder.into());
+        self
     }
 
     /// A fresh holder, a random UUID.
@@ -94,11 +88,9 @@ impl ActionOptions {
 
     /// Only if the row is at this version.
     #[must_use]
-    pub fn version(self, version: i64) -> Self {
-        Self {
-            version: Some(version),
-            ..self
-        }
+    pub fn version(mut self, version: i64) -> Self {
+        self.version = Some(version);
+        self
     }
 
     pub(crate) const fn length(&self) -> Option<Duration> {

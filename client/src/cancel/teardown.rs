@@ -48,27 +48,21 @@ impl Cancel {
 
 impl<E: Autocommit> Teardown<'_, E> {
     /// How many items the callback gets at a time, at most (1000).
-    pub fn page(self, items: i32) -> Self {
-        Self {
-            page: items,
-            ..self
-        }
+    pub fn page(mut self, items: i32) -> Self {
+        self.page = items;
+        self
     }
 
     /// How many items one refund marks, at most; without it all of them in one statement.
-    pub fn max_items(self, items: i32) -> Self {
-        Self {
-            max_items: Some(items),
-            ..self
-        }
+    pub fn max_items(mut self, items: i32) -> Self {
+        self.max_items = Some(items);
+        self
     }
 
     /// Other columns of the row to set with the terminal move.
-    pub fn patch(self, patch: Json) -> Self {
-        Self {
-            patch: Some(patch),
-            ..self
-        }
+    pub fn patch(mut self, patch: Json) -> Self {
+        self.patch = Some(patch);
+        self
     }
 
     /// How calls to the database are retried.

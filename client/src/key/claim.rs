@@ -48,7 +48,7 @@ pub enum Claim {
 #[derive(Clone, Debug, Default)]
 pub struct ClaimOptions {
     request: Option<Json>,
-    lease: Option<Duration>,
+    pub(crate) lease: Option<Duration>,
     ttl: Option<Duration>,
     holder: Option<String>,
 }
@@ -70,40 +70,32 @@ impl ClaimOptions {
 
     /// The request, as JSON already.
     #[must_use]
-    pub fn request(self, request: Json) -> Self {
-        Self {
-            request: Some(request),
-            ..self
-        }
+    pub fn request(mut self, request: Json) -> Self {
+        self.request = Some(request);
+        self
     }
 
     /// How long the lease lasts, instead of the scope's. It is renewed by this length too.
     #[must_use]
-    pub fn lease(self, lease: Duration) -> Self {
-        Self {
-            lease: Some(lease),
-            ..self
-        }
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
     }
 
     /// How long the answer is kept, instead of the scope's; fixed by the claim that makes the key.
     #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self {
-            ttl: Some(ttl),
-            ..self
-        }
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
     }
 
     /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
     /// answer was lost costs nothing. Never use a worker's name or anything that a client sends: two attempts
     /// with one name would both believe that they hold the key.
     #[must_use]
-    pub fn holder(self, holder: impl Into<String>) -> Self {
-        Self {
-            holder: Some(holder.into()),
-            ..self
-        }
+    pub fn holder(mut self, holder: impl Into<String>) -> Self {
+        self.holder = Some(holder.into());
+        self
     }
 
     /// A fresh holder, a random UUID.

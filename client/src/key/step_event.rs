@@ -45,11 +45,9 @@ impl StepEvent {
 
     /// Its order key: see [`EmitOptions::order_key`](crate::EmitOptions::order_key).
     #[must_use]
-    pub fn order_key(self, key: impl Into<String>) -> Self {
-        Self {
-            order_key: Some(key.into()),
-            ..self
-        }
+    pub fn order_key(mut self, key: impl Into<String>) -> Self {
+        self.order_key = Some(key.into());
+        self
     }
 
     pub(super) fn to_json(&self) -> Result<Json, Error> {
@@ -70,20 +68,16 @@ impl StepEvents {
 
     /// Emitted when the key is completed.
     #[must_use]
-    pub fn on_complete(self, event: StepEvent) -> Self {
-        Self {
-            on_complete: Some(event),
-            ..self
-        }
+    pub fn on_complete(mut self, event: StepEvent) -> Self {
+        self.on_complete = Some(event);
+        self
     }
 
     /// Emitted when the key is aborted, instead of the event that the step began with.
     #[must_use]
-    pub fn on_abort(self, event: StepEvent) -> Self {
-        Self {
-            on_abort: Some(event),
-            ..self
-        }
+    pub fn on_abort(mut self, event: StepEvent) -> Self {
+        self.on_abort = Some(event);
+        self
     }
 }
 

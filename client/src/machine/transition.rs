@@ -98,29 +98,23 @@ impl Transition {
 
     /// Other columns of the row to set in the same UPDATE: a JSON object.
     #[must_use]
-    pub fn patch(self, patch: Json) -> Self {
-        Self {
-            patch: Some(patch),
-            ..self
-        }
+    pub fn patch(mut self, patch: Json) -> Self {
+        self.patch = Some(patch);
+        self
     }
 
     /// The requester. Moves of steps that declare no claim state for this requester are allowed, too.
     #[must_use]
-    pub fn requester(self, requester: impl Into<String>) -> Self {
-        Self {
-            requester: Some(requester.into()),
-            ..self
-        }
+    pub fn requester(mut self, requester: impl Into<String>) -> Self {
+        self.requester = Some(requester.into());
+        self
     }
 
     /// Only if the row is at this version.
     #[must_use]
-    pub fn version(self, version: i64) -> Self {
-        Self {
-            version: Some(version),
-            ..self
-        }
+    pub fn version(mut self, version: i64) -> Self {
+        self.version = Some(version);
+        self
     }
 }
 

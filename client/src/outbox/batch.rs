@@ -111,29 +111,23 @@ impl NackOptions {
 
     /// What went wrong, for [`Subscriber::deliveries`].
     #[must_use]
-    pub fn error(self, error: impl Into<String>) -> Self {
-        Self {
-            error: Some(error.into()),
-            ..self
-        }
+    pub fn error(mut self, error: impl Into<String>) -> Self {
+        self.error = Some(error.into());
+        self
     }
 
     /// A word for the failure, by which the metrics count: `timeout`, `refused`.
     #[must_use]
-    pub fn kind(self, kind: impl Into<String>) -> Self {
-        Self {
-            kind: kind.into(),
-            ..self
-        }
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = kind.into();
+        self
     }
 
     /// When to retry, instead of the subscriber's backoff.
     #[must_use]
-    pub fn retry_after(self, after: Duration) -> Self {
-        Self {
-            retry_after: Some(after),
-            ..self
-        }
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
     }
 }
 

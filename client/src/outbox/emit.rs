@@ -41,38 +41,30 @@ impl EmitOptions {
     /// Events of one key are delivered one after another, in the order in which they were emitted. A
     /// failed one delays those after it: use the finest key that still needs an order.
     #[must_use]
-    pub fn order_key(self, key: impl Into<String>) -> Self {
-        Self {
-            order_key: Some(key.into()),
-            ..self
-        }
+    pub fn order_key(mut self, key: impl Into<String>) -> Self {
+        self.order_key = Some(key.into());
+        self
     }
 
     /// A second emit with this key does nothing, for as long as the topic's `dedupe_for`.
     #[must_use]
-    pub fn dedupe_key(self, key: impl Into<String>) -> Self {
-        Self {
-            dedupe_key: Some(key.into()),
-            ..self
-        }
+    pub fn dedupe_key(mut self, key: impl Into<String>) -> Self {
+        self.dedupe_key = Some(key.into());
+        self
     }
 
     /// A JSON object for the handler, beside the payload.
     #[must_use]
-    pub fn headers(self, headers: Json) -> Self {
-        Self {
-            headers: Some(headers),
-            ..self
-        }
+    pub fn headers(mut self, headers: Json) -> Self {
+        self.headers = Some(headers);
+        self
     }
 
     /// The shortest time before delivery, more than zero. Not together with an order key.
     #[must_use]
-    pub fn delay(self, delay: Duration) -> Self {
-        Self {
-            delay: Some(delay),
-            ..self
-        }
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
     }
 }
 

@@ -23,12 +23,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
+use crate::{Autocommit, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
 use attempt::{Attempt, End};
 pub use completer::{Complete, Completed, Completer, Completion};
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
 pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered};
 pub use outcome::{Done, Failure, Outcome};
+use pace::{Pace, settings};
 use polls::Polls;
 pub use teardown_worker::{TeardownWorker, TornDown};
 pub use waker::Waker;
@@ -52,8 +53,8 @@ pub struct Runner<'e, E> {
     exec: &'e E,
     key: Key,
     options: ClaimOptions,
-    backoff: Backoff,
     wait: Duration,
+    pace: Pace,
 }
 
 /// A [`Runner`] that runs the work without a key when the database is away.
@@ -72,41 +73,25 @@ impl Key {
             exec,
             key: self,
             options: ClaimOptions::new(),
-            backoff: Backoff::default(),
             wait: Duration::ZERO,
+            pace: Pace::new(1, Duration::ZERO),
         }
     }
 }
 
 impl<'e, E: Autocommit> Runner<'e, E> {
-    /// The request: the same key with a different one is [`Outcome::Mismatched`].
-    pub fn request(self, request: Json) -> Self {
-        Self {
-            options: self.options.request(request),
-            ..self
-        }
-    }
+    settings!(lease backoff);
 
-    /// The length of the lease, instead of the scope's. It is extended while the work runs, so it decides how
-    /// soon others notice that this process died, not how long the work takes.
-    pub fn lease(self, lease: Duration) -> Self {
-        Self {
-            options: self.options.lease(lease),
-            ..self
-        }
+    /// The request: the same key with a different one is [`Outcome::Mismatched`].
+    pub fn request(mut self, request: Json) -> Self {
+        self.options = self.options.request(request);
+        self
     }
 
     /// How long the answer is kept, instead of the scope's.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self {
-            options: self.options.ttl(ttl),
-            ..self
-        }
-    }
-
-    /// How calls to the database are retried.
-    pub fn backoff(self, backoff: Backoff) -> Self {
-        Self { backoff, ..self }
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options = self.options.ttl(ttl);
+        self
     }
 
     /// How long to wait while another attempt has the request, instead of the answer
@@ -221,12 +206,11 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// Claims with a fresh holder, retried until answered: a lost answer costs nothing, since the same holder
     /// gets its own lease back. Also returns the time at which the answered claim was sent.
     async fn claim(&self) -> Result<(Instant, Claim), Error> {
-        let options = self.options.clone().fresh_holder();
-        let ask = || async {
-            let sent = Instant::now();
-            Ok((sent, self.key.claim(self.exec, &options).await?))
-        };
-        self.backoff.retry(ask).await
+        let mut options = self.options.clone().fresh_holder();
+        options.lease = self.pace.lease;
+        self.pace
+            .claim(|| self.key.claim(self.exec, &options))
+            .await
     }
 
     async fn go_on<W, F>(&self, first: (Instant, Claim), mut work: W) -> Result<Outcome, Error>
@@ -253,7 +237,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
             };
             let attempt = Attempt {
                 exec: self.exec,
-                backoff: &self.backoff,
+                backoff: &self.pace.backoff,
                 lease: &lease,
                 deferred: None,
             };
@@ -281,7 +265,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
                 });
             }
             tracing::info!(key = ?self.key, round, %error, "the database failed during the work; retrying");
-            tokio::time::sleep(self.backoff.wait(round)).await;
+            tokio::time::sleep(self.pace.backoff.wait(round)).await;
             (since, claim) = self.claim().await?;
         }
     }

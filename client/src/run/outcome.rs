@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::PoolError;
-
 use crate::{Error, Response};
 
 /// The result of work that succeeded.
@@ -70,20 +68,8 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl From<tokio_postgres::Error> for Failure {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Error(error.into())
-    }
-}
-
-impl From<PoolError> for Failure {
-    fn from(error: PoolError) -> Self {
+impl<X: Into<Error>> From<X> for Failure {
+    fn from(error: X) -> Self {
         Self::Error(error.into())
     }
 }

@@ -23,7 +23,7 @@ use crate::{Backoff, Error, Kind};
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 
 /// The lower bound of an idle worker's longest wait.
-const SHORTEST_POLL: Duration = Duration::from_millis(10);
+pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
 /// How long running handlers may go on after the worker is told to stop.
 const GRACE: Duration = Duration::from_secs(25);
@@ -41,16 +41,69 @@ pub(super) fn jittered(time: Duration) -> Duration {
     time.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
 
-/// The settings of a worker. Its builder has those that apply to it.
-#[derive(Clone, Debug)]
+/// What every loop can be told. Its builder has the methods that apply to it: `settings!`.
+#[derive(Debug)]
 pub(super) struct Pace {
     pub(super) concurrency: usize,
     pub(super) lease: Option<Duration>,
     pub(super) grace: Duration,
     pub(super) backoff: Backoff,
-    poll_every: Duration,
-    waker: Waker,
+    pub(super) poll_every: Duration,
+    pub(super) waker: Waker,
 }
+
+/// The methods of a builder with a field `pace`, one for each setting named.
+macro_rules! settings {
+    (@concurrency) => {
+        /// How many handlers run at a time, at least one. Events of one order key never run at the same time.
+        pub fn concurrency(mut self, handlers: usize) -> Self {
+            self.pace.concurrency = handlers.clamp(1, tokio::sync::Semaphore::MAX_PERMITS);
+            self
+        }
+    };
+    (@lease) => {
+        /// The length of each lease, instead of the one that the database has for it. It is extended while the
+        /// work runs, so it decides how soon others notice that this process died, not how long the work takes.
+        pub fn lease(mut self, lease: std::time::Duration) -> Self {
+            self.pace.lease = Some(lease);
+            self
+        }
+    };
+    (@poll_every) => {
+        /// The longest wait when there is no work, not under 10 ms; the wait begins much shorter after the last
+        /// piece of work, and doubles.
+        pub fn poll_every(mut self, time: std::time::Duration) -> Self {
+            self.pace.poll_every = time.max(crate::run::pace::SHORTEST_POLL);
+            self
+        }
+    };
+    (@grace) => {
+        /// How long running work may go on after the worker is told to stop. Then it is stopped and released. If
+        /// the database is away then, this ends when the lease expires at the latest.
+        pub fn grace(mut self, time: std::time::Duration) -> Self {
+            self.pace.grace = time;
+            self
+        }
+    };
+    (@backoff) => {
+        /// How calls to the database are retried.
+        pub fn backoff(mut self, backoff: crate::Backoff) -> Self {
+            self.pace.backoff = backoff;
+            self
+        }
+    };
+    (@waker) => {
+        /// Wakes the worker when it is idle: see [`Waker`](crate::Waker).
+        pub fn waker(mut self, waker: &crate::Waker) -> Self {
+            self.pace.waker = waker.clone();
+            self
+        }
+    };
+    ($($setting:ident)*) => {
+        $(settings!(@$setting);)*
+    };
+}
+pub(super) use settings;
 
 /// The state that the tasks of a worker share.
 pub(super) struct Shared<H> {
@@ -72,6 +125,7 @@ pub(super) struct Intake<'p, W> {
 }
 
 impl Pace {
+    /// For a loop that is no worker, only the lease and the backoff count.
     pub(super) fn new(concurrency: usize, poll_every: Duration) -> Self {
         Self {
             concurrency,
@@ -83,40 +137,17 @@ impl Pace {
         }
     }
 
-    pub(super) fn concurrency(self, concurrency: usize) -> Self {
-        Self {
-            concurrency: concurrency.clamp(1, Semaphore::MAX_PERMITS),
-            ..self
-        }
-    }
-
-    pub(super) fn lease(self, lease: Duration) -> Self {
-        Self {
-            lease: Some(lease),
-            ..self
-        }
-    }
-
-    pub(super) fn poll_every(self, time: Duration) -> Self {
-        Self {
-            poll_every: time.max(SHORTEST_POLL),
-            ..self
-        }
-    }
-
-    pub(super) fn grace(self, grace: Duration) -> Self {
-        Self { grace, ..self }
-    }
-
-    pub(super) fn backoff(self, backoff: Backoff) -> Self {
-        Self { backoff, ..self }
-    }
-
-    pub(super) fn waker(self, waker: &Waker) -> Self {
-        Self {
-            waker: waker.clone(),
-            ..self
-        }
+    /// Retries a claim until it is answered; returns the answer with the time at which it was asked for.
+    pub(super) async fn claim<T, F, Fut>(&self, mut call: F) -> Result<(Instant, T), Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let timed = || {
+            let (sent, asked) = (Instant::now(), call());
+            async move { Ok((sent, asked.await?)) }
+        };
+        self.backoff.retry(timed).await
     }
 
     /// The shared state for this worker's tasks, and the sender that stops them.
@@ -185,6 +216,26 @@ impl<W: Debug> Intake<'_, W> {
         Ok(None)
     }
 
+    /// Asks again and again, with waits, until an answer has work in it; `None` if the worker is told to stop.
+    pub(super) async fn find<A, T, F, Fut>(
+        &mut self,
+        mut call: F,
+        mut work_in: impl FnMut(A) -> Option<T>,
+    ) -> Result<Option<(Instant, T)>, Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<A, Error>>,
+    {
+        while let Some((sent, answer)) = self.ask(&mut call).await? {
+            if let Some(work) = work_in(answer) {
+                self.found();
+                return Ok(Some((sent, work)));
+            }
+            self.idle().await;
+        }
+        Ok(None)
+    }
+
     /// A worker that is refused from the beginning returns the error: its setup is wrong. One that was answered
     /// before goes on through any trouble of the server, such as a failover or a new password. It ends only if
     /// its topic or scope is gone or has another owner. A pooler may not know a database yet, so a missing
@@ -202,7 +253,7 @@ impl<W: Debug> Intake<'_, W> {
     }
 
     /// There was no work: waits before asking again, or until the worker is told to stop.
-    pub(super) async fn idle(&mut self) {
+    async fn idle(&mut self) {
         let (wait, pace) = (self.next_wait(), self.pace);
         let woken = async {
             tokio::select! {
@@ -217,7 +268,7 @@ impl<W: Debug> Intake<'_, W> {
     }
 
     /// There was work: the next wait is the shortest again.
-    pub(super) fn found(&mut self) {
+    fn found(&mut self) {
         self.wait = FIRST_WAIT.min(self.pace.poll_every);
     }
 
@@ -254,10 +305,22 @@ mod tests {
         call_timeout: Duration::from_millis(20),
     };
 
+    /// A loop with all settings.
+    struct Loop {
+        pace: Pace,
+    }
+
+    impl Loop {
+        settings!(concurrency poll_every backoff waker);
+    }
+
+    fn paced(poll_every: Duration) -> Loop {
+        let pace = Pace::new(1, Duration::MAX);
+        Loop { pace }.poll_every(poll_every).backoff(QUICK)
+    }
+
     fn pace(poll_every: Duration) -> Pace {
-        Pace::new(1, Duration::MAX)
-            .poll_every(poll_every)
-            .backoff(QUICK)
+        paced(poll_every).pace
     }
 
     #[test]
@@ -276,7 +339,7 @@ mod tests {
     #[test]
     fn no_setting_makes_a_worker_ask_without_a_wait_or_work_at_nothing() {
         let (_stage, seen) = watch::channel(Stage::Run);
-        let pace = pace(Duration::ZERO).concurrency(0);
+        let pace = paced(Duration::ZERO).concurrency(0).pace;
         assert!(pace.intake(&"a test", &seen).next_wait() > Duration::ZERO);
         assert_eq!(pace.concurrency, 1);
     }
@@ -285,7 +348,7 @@ mod tests {
     async fn many_wake_ups_while_the_worker_is_busy_are_one_and_it_is_not_lost() {
         let (_stage, seen) = watch::channel(Stage::Run);
         let (hour, waker) = (Duration::from_secs(3600), Waker::new());
-        let pace = pace(hour).waker(&waker);
+        let pace = paced(hour).waker(&waker).pace;
         let mut intake = pace.intake(&"a test", &seen);
         intake.wait = hour;
         for _ in 0..5 {

@@ -12,12 +12,11 @@ use rand::seq::SliceRandom;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::pace::{DEFERRED, Pace};
+use super::pace::{DEFERRED, Pace, settings};
 use super::panics::caught;
 use super::stage::{Stage, reached, until_told};
-use super::waker::Waker;
 use crate::error::BoxError;
-use crate::{Autocommit, Backoff, CleanupItem, Error, Machine, MachineRow, PendingCancel};
+use crate::{Autocommit, CleanupItem, Error, Machine, MachineRow, PendingCancel};
 
 /// The longest wait of an idle worker.
 const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -53,59 +52,29 @@ struct Deferred(HashMap<MachineRow, (u32, Instant)>);
 
 impl Machine {
     /// Prepares to tear down the pending rows: those with a cancel flag, without a lease, and not
-    /// finished. The executor is one on which each call commits by itself.
+    /// finished. One row at a time, with polls at most 5 s apart; told to stop, the worker finishes the running
+    /// teardown however long it takes, unless it has a [`grace`](TeardownWorker::grace): after that the teardown
+    /// is dropped, and the next worker begins that row from the top. The executor is one on which each call commits by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
         TeardownWorker {
             exec,
             machine: self.clone(),
             batch: BATCH,
-            // One row at a time, and for as long as it takes.
-            pace: Pace::new(1, POLL_EVERY).grace(Duration::MAX),
+            pace: Pace {
+                grace: Duration::MAX,
+                ..Pace::new(1, POLL_EVERY)
+            },
         }
     }
 }
 
 impl<E: Autocommit> TeardownWorker<'_, E> {
-    /// The longest wait of an idle worker (5 s; not under 10 ms); the wait begins much shorter after the
-    /// last row, and doubles.
-    pub fn poll_every(self, time: Duration) -> Self {
-        Self {
-            pace: self.pace.poll_every(time),
-            ..self
-        }
-    }
+    settings!(poll_every grace backoff waker);
 
     /// How many rows it takes up at a time (100), from 1 to 100,000.
-    pub fn batch(self, rows: usize) -> Self {
-        Self {
-            batch: rows.clamp(1, LONGEST_LIST),
-            ..self
-        }
-    }
-
-    /// How long a running teardown may go on after the worker is told to stop (by default until it ends).
-    /// Then it is dropped; the next worker begins that row from the top.
-    pub fn grace(self, time: Duration) -> Self {
-        Self {
-            pace: self.pace.grace(time),
-            ..self
-        }
-    }
-
-    /// How calls to the database are retried.
-    pub fn backoff(self, backoff: Backoff) -> Self {
-        Self {
-            pace: self.pace.backoff(backoff),
-            ..self
-        }
-    }
-
-    /// Wakes the worker when it is idle: see [`Waker`].
-    pub fn waker(self, waker: &Waker) -> Self {
-        Self {
-            pace: self.pace.waker(waker),
-            ..self
-        }
+    pub fn batch(mut self, rows: usize) -> Self {
+        self.batch = rows.clamp(1, LONGEST_LIST);
+        self
     }
 
     /// Works until `shutdown` completes; a running teardown is finished first. `clean` deletes the
@@ -172,15 +141,13 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
             let max = (self.batch + deferred.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
             let ask = || self.machine.cancel_pending(self.exec, max);
-            let Some((_, pending)) = intake.ask(ask).await? else {
+            let due = |pending| {
+                let rows = deferred.due_among(pending, self.batch);
+                (!rows.is_empty()).then_some(rows)
+            };
+            let Some((_, rows)) = intake.find(ask, due).await? else {
                 return Ok(());
             };
-            let rows = deferred.due_among(pending, self.batch);
-            if rows.is_empty() {
-                intake.idle().await;
-                continue;
-            }
-            intake.found();
             for row in rows {
                 if intake.is_told() {
                     return Ok(());

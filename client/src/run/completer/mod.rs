@@ -14,11 +14,10 @@ use std::time::Duration;
 use deadpool_postgres::Pool;
 use uuid::Uuid;
 
-use super::pace::{Pace, Shared};
+use super::pace::{Pace, Shared, settings};
 use super::stage::until_told;
 use super::tasks::Tasks;
-use super::waker::Waker;
-use crate::{Backoff, Error, Scope};
+use crate::{Abandoned, Error, Scope};
 use request::bring_to_its_end;
 pub use words::{Complete, Completed, Completion};
 
@@ -32,6 +31,7 @@ const LARGEST_TAKE: usize = 10_000;
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// Finishes abandoned requests; made by [`Scope::completer`].
+#[derive(Debug)]
 #[must_use = "a completer does nothing until `run` is called"]
 pub struct Completer {
     pool: Pool,
@@ -40,7 +40,8 @@ pub struct Completer {
 }
 
 impl Scope {
-    /// Prepares to finish this scope's abandoned requests. Let the scope keep its requests
+    /// Prepares to finish this scope's abandoned requests, 4 at a time, with polls at most 5 s apart and 25 s of
+    /// grace. Let the scope keep its requests
     /// ([`ScopeOptions::keep_request`](crate::ScopeOptions::keep_request)), or the handler gets only
     /// their keys. The completer takes a pool: its heartbeats need connections beside its other calls.
     pub fn completer(&self, pool: &Pool) -> Completer {
@@ -53,56 +54,7 @@ impl Scope {
 }
 
 impl Completer {
-    /// How many requests are worked on at a time (4), at least one.
-    pub fn concurrency(self, requests: usize) -> Self {
-        Self {
-            pace: self.pace.concurrency(requests),
-            ..self
-        }
-    }
-
-    /// The length of each lease, instead of the scope's. It is extended while the handler runs, so it decides
-    /// how soon others notice that this process died, not how long a request takes.
-    pub fn lease(self, lease: Duration) -> Self {
-        Self {
-            pace: self.pace.lease(lease),
-            ..self
-        }
-    }
-
-    /// The longest wait of an idle completer (5 s; not under 10 ms); the wait begins much shorter after
-    /// the last request, and doubles.
-    pub fn poll_every(self, time: Duration) -> Self {
-        Self {
-            pace: self.pace.poll_every(time),
-            ..self
-        }
-    }
-
-    /// How long running requests may go on after the completer is told to stop (25 s). Then they are
-    /// stopped and released.
-    pub fn grace(self, time: Duration) -> Self {
-        Self {
-            pace: self.pace.grace(time),
-            ..self
-        }
-    }
-
-    /// How calls to the database are retried. A take is retried until it is answered.
-    pub fn backoff(self, backoff: Backoff) -> Self {
-        Self {
-            pace: self.pace.backoff(backoff),
-            ..self
-        }
-    }
-
-    /// Wakes the completer when it is idle: see [`Waker`].
-    pub fn waker(self, waker: &Waker) -> Self {
-        Self {
-            pace: self.pace.waker(waker),
-            ..self
-        }
-    }
+    settings!(concurrency lease poll_every grace backoff waker);
 
     /// Takes abandoned keys and finishes their requests, until `shutdown` completes.
     ///
@@ -185,22 +137,19 @@ impl Completer {
                 return Ok(());
             };
             requests.reap();
-            let free = (1 + shared.slots.available_permits()).min(LARGEST_TAKE);
-            let free = i32::try_from(free).unwrap_or(i32::MAX);
             // A fresh holder for each take, so that a repeated take after a lost answer gets the
             // same keys.
             let holder = Uuid::new_v4().to_string();
             let (pool, lease) = (&self.pool, self.pace.lease);
-            let ask = || self.scope.take_abandoned(pool, free, lease, Some(&holder));
-            let Some((since, taken)) = intake.ask(ask).await? else {
+            let ask = || {
+                let free = (1 + shared.slots.available_permits()).min(LARGEST_TAKE);
+                let free = i32::try_from(free).unwrap_or(i32::MAX);
+                self.scope.take_abandoned(pool, free, lease, Some(&holder))
+            };
+            let some = |taken: Vec<Abandoned>| (!taken.is_empty()).then_some(taken);
+            let Some((since, taken)) = intake.find(ask, some).await? else {
                 return Ok(());
             };
-            if taken.is_empty() {
-                drop(slot);
-                intake.idle().await;
-                continue;
-            }
-            intake.found();
             let more = || Arc::clone(&shared.slots).try_acquire_owned().ok();
             let free = std::iter::once(slot.ok()).chain(std::iter::repeat_with(more));
             for (abandoned, slot) in taken.into_iter().zip(free) {
@@ -208,14 +157,5 @@ impl Completer {
                 requests.begin(bring_to_its_end(shared, abandoned, since, slot));
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Completer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Completer")
-            .field("scope", &self.scope)
-            .field("pace", &self.pace)
-            .finish_non_exhaustive()
     }
 }

@@ -3,8 +3,6 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use deadpool_postgres::PoolError;
-
 use crate::{Cancelled, Error};
 
 /// How a part of a job failed. An item that fails for good is no failure of the job: record it in
@@ -26,20 +24,8 @@ impl JobFailure {
     }
 }
 
-impl From<Error> for JobFailure {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl From<tokio_postgres::Error> for JobFailure {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Error(error.into())
-    }
-}
-
-impl From<PoolError> for JobFailure {
-    fn from(error: PoolError) -> Self {
+impl<X: Into<Error>> From<X> for JobFailure {
+    fn from(error: X) -> Self {
         Self::Error(error.into())
     }
 }

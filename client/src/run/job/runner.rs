@@ -10,12 +10,13 @@ use deadpool_postgres::Pool;
 use tokio::time::Instant;
 
 use super::super::heartbeat::Heartbeat;
+use super::super::pace::{Pace, settings};
 use super::super::panics::caught;
 use super::super::storable;
 use super::items::{End, Items};
 use super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
-use crate::{Action, ActionClaim, ActionOptions, Backoff, Error, Kind, MachineRow};
+use crate::{Action, ActionClaim, ActionOptions, Error, Kind, MachineRow};
 
 /// The longest time since the last answer after which a runner begins an item without asking for a
 /// cancellation.
@@ -30,7 +31,7 @@ pub struct JobRunner<'p> {
     step_key: String,
     options: ActionOptions,
     check_every: Duration,
-    backoff: Backoff,
+    pace: Pace,
 }
 
 impl MachineRow {
@@ -43,43 +44,26 @@ impl MachineRow {
             step_key: step_key.to_owned(),
             options: ActionOptions::new(),
             check_every: CHECK_EVERY,
-            backoff: Backoff::default(),
+            pace: Pace::new(1, Duration::ZERO),
         }
     }
 }
 
 impl JobRunner<'_> {
-    /// The requester, which decides the claim state of the row.
-    pub fn requester(self, requester: impl Into<String>) -> Self {
-        Self {
-            options: self.options.requester(requester),
-            ..self
-        }
-    }
+    settings!(lease backoff);
 
-    /// The length of the lease, instead of the step's. It is extended while the job runs, so it decides how
-    /// soon others notice that this process died, not how long the job takes.
-    pub fn lease(self, lease: Duration) -> Self {
-        Self {
-            options: self.options.lease(lease),
-            ..self
-        }
+    /// The requester, which decides the claim state of the row.
+    pub fn requester(mut self, requester: impl Into<String>) -> Self {
+        self.options = self.options.requester(requester);
+        self
     }
 
     /// Before an item begins, the runner asks whether the job is being cancelled, unless the server
     /// has answered within this time (default 1 s; zero: before each item). An item that has begun
     /// is finished, and its own transaction asks again.
-    pub fn check_every(self, time: Duration) -> Self {
-        Self {
-            check_every: time,
-            ..self
-        }
-    }
-
-    /// How calls to the database are retried, and how many times in a row the database may fail during the
-    /// items.
-    pub fn backoff(self, backoff: Backoff) -> Self {
-        Self { backoff, ..self }
+    pub fn check_every(mut self, time: Duration) -> Self {
+        self.check_every = time;
+        self
     }
 
     /// Claims the row and runs the job; see [`Job`] for the order of its calls.
@@ -158,13 +142,10 @@ impl JobRunner<'_> {
     /// Claims with a fresh holder, retried until answered. Also returns the time at which the answered claim
     /// was sent.
     async fn claim(&self) -> Result<(Instant, ActionClaim), Error> {
-        let options = self.options.clone().fresh_holder();
-        let ask = || async {
-            let sent = Instant::now();
-            let claim = self.row.claim(self.pool, &self.step_key, &options).await?;
-            Ok((sent, claim))
-        };
-        self.backoff.retry(ask).await
+        let mut options = self.options.clone().fresh_holder();
+        options.lease = self.pace.lease;
+        let ask = || self.row.claim(self.pool, &self.step_key, &options);
+        self.pace.claim(ask).await
     }
 
     async fn hold<J: Job>(
@@ -176,14 +157,14 @@ impl JobRunner<'_> {
         let watch = Watch::new(action, since);
         let heartbeat = Heartbeat {
             exec: self.pool,
-            backoff: &self.backoff,
+            backoff: &self.pace.backoff,
             lease: &watch,
             since,
         };
         let mut at_hand = None;
         let mut items = Items {
             pool: self.pool,
-            backoff: &self.backoff,
+            backoff: &self.pace.backoff,
             check_every: self.check_every,
             watch: &watch,
             job: &mut *job,
@@ -234,7 +215,7 @@ impl JobRunner<'_> {
     async fn give_back(&self, action: &Action, reason: Option<&str>) -> Result<bool, Error> {
         let reason = reason.map(storable);
         let release = || action.release(self.pool, reason.as_deref());
-        match self.backoff.insist(release).await {
+        match self.pace.backoff.insist(release).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == Kind::LeaseLost => Ok(false),
             Err(error) => Err(error),
@@ -255,7 +236,11 @@ impl JobRunner<'_> {
     }
 
     async fn tear_down<J: Job>(&self, job: &J) -> Result<JobOutcome, Error> {
-        let teardown = self.row.cancel().teardown(self.pool).backoff(self.backoff);
+        let teardown = self
+            .row
+            .cancel()
+            .teardown(self.pool)
+            .backoff(self.pace.backoff);
         let cancelled = teardown.run(|items| job.clean(items)).await?;
         Ok(JobOutcome::Cancelled(cancelled))
     }

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::future::Future;
 use std::time::Duration;
 
-use deadpool_postgres::{PoolError, Transaction};
+use deadpool_postgres::Transaction;
 
 use crate::{Error, Event};
 
@@ -127,20 +127,8 @@ impl Display for Undelivered {
 }
 
 /// `?` makes this from a failed call of the handler: worth another attempt.
-impl From<Error> for Undelivered {
-    fn from(error: Error) -> Self {
-        Self::retry("database", error)
-    }
-}
-
-impl From<tokio_postgres::Error> for Undelivered {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Error::from(error).into()
-    }
-}
-
-impl From<PoolError> for Undelivered {
-    fn from(error: PoolError) -> Self {
-        Error::from(error).into()
+impl<X: Into<Error>> From<X> for Undelivered {
+    fn from(error: X) -> Self {
+        Self::retry("database", error.into())
     }
 }

@@ -17,11 +17,10 @@ use std::time::Duration;
 use deadpool_postgres::Pool;
 use tokio::sync::mpsc;
 
-use super::pace::{Intake, Pace, Shared};
+use super::pace::{Pace, Shared, settings};
 use super::stage::until_told;
 use super::tasks::Tasks;
-use super::waker::Waker;
-use crate::{Backoff, Error, Subscriber};
+use crate::{Error, Subscriber};
 use batch::Held;
 pub use delivered::Delivered;
 pub use handler::{Deliver, Undelivered};
@@ -39,6 +38,7 @@ const LARGEST_BATCH: i32 = 10_000;
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// Delivers a subscriber's events; made by [`Subscriber::worker`].
+#[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is called"]
 pub struct OutboxWorker {
     pool: Pool,
@@ -48,8 +48,9 @@ pub struct OutboxWorker {
 }
 
 impl Subscriber {
-    /// Prepares to deliver this subscriber's events. The worker takes a pool: its heartbeats need
-    /// connections beside its other calls.
+    /// Prepares to deliver this subscriber's events, with 8 handlers at a time, polls at most 1 s apart and 25 s
+    /// of grace. A lease is at most the subscriber's `max_lease_life`, as it is when the worker starts. The worker
+    /// takes a pool: its heartbeats need connections beside its other calls.
     pub fn worker(&self, pool: &Pool) -> OutboxWorker {
         OutboxWorker {
             pool: pool.clone(),
@@ -61,67 +62,13 @@ impl Subscriber {
 }
 
 impl OutboxWorker {
-    /// How many handlers run at a time (8), at least one. Events of one order key never run at the same
-    /// time.
-    pub fn concurrency(self, handlers: usize) -> Self {
-        Self {
-            pace: self.pace.concurrency(handlers),
-            ..self
-        }
-    }
+    settings!(concurrency lease poll_every grace backoff waker);
 
     /// How many events are taken at a time (10), from 1 to 10,000. Larger batches cost the database
     /// less, smaller ones are shared more evenly among workers.
-    pub fn batch(self, events: i32) -> Self {
-        Self {
-            batch: events.clamp(1, LARGEST_BATCH),
-            ..self
-        }
-    }
-
-    /// The length of a batch's lease, instead of the subscriber's `lease`; at most its `max_lease_life`, both
-    /// as they are when the worker starts. It is extended while the handlers run, so it decides how soon others
-    /// notice that this process died, not how long a delivery takes.
-    pub fn lease(self, lease: Duration) -> Self {
-        Self {
-            pace: self.pace.lease(lease),
-            ..self
-        }
-    }
-
-    /// The longest wait of an idle worker (1 s; not under 10 ms); the wait begins much shorter after the
-    /// last event, and doubles.
-    pub fn poll_every(self, time: Duration) -> Self {
-        Self {
-            pace: self.pace.poll_every(time),
-            ..self
-        }
-    }
-
-    /// How long running handlers may go on after the worker is told to stop (25 s). Then they are
-    /// stopped and their events released. If the database is away then, this ends when the lease
-    /// expires at the latest.
-    pub fn grace(self, time: Duration) -> Self {
-        Self {
-            pace: self.pace.grace(time),
-            ..self
-        }
-    }
-
-    /// How calls to the database are retried. A take is retried until it is answered.
-    pub fn backoff(self, backoff: Backoff) -> Self {
-        Self {
-            pace: self.pace.backoff(backoff),
-            ..self
-        }
-    }
-
-    /// Wakes the worker when it is idle: see [`Waker`].
-    pub fn waker(self, waker: &Waker) -> Self {
-        Self {
-            pace: self.pace.waker(waker),
-            ..self
-        }
+    pub fn batch(mut self, events: i32) -> Self {
+        self.batch = events.clamp(1, LARGEST_BATCH);
+        self
     }
 
     /// Takes and delivers until `shutdown` completes.
@@ -190,9 +137,11 @@ impl OutboxWorker {
         shared: &Arc<Shared<H>>,
         batches: &mut Tasks<Delivered>,
     ) -> Result<(), Error> {
-        // An intake of its own, because a standby can answer this but gives no events.
-        let asking = self.pace.intake(&self.subscriber, &shared.stage);
-        let Some(lease) = self.known_lease(asking).await? else {
+        // Read once, for each take and for the heartbeat. An intake of its own, because a standby can answer
+        // this but gives no events.
+        let mut asking = self.pace.intake(&self.subscriber, &shared.stage);
+        let ask = || self.subscriber.granted_lease(&self.pool, self.pace.lease);
+        let Some((_, lease)) = asking.ask(ask).await? else {
             return Ok(());
         };
         let mut intake = self.pace.intake(&self.subscriber, &shared.stage);
@@ -203,42 +152,15 @@ impl OutboxWorker {
             };
             batches.reap();
             let take = || self.subscriber.take(&self.pool, self.batch, Some(lease));
-            match intake.ask(take).await? {
-                Some((since, Some(batch))) => {
-                    intake.found();
-                    let held = Held::new(Arc::clone(shared), batch, lease, since);
-                    // Ends when all of the batch's events have begun or ended.
-                    let (begun, mut waiting) = mpsc::channel(1);
-                    batches.begin(held.deliver(slot, begun));
-                    // Nothing more is taken while an event of this batch waits for a handler.
-                    intake.unless_told(waiting.recv()).await;
-                }
-                Some((_, None)) => {
-                    drop(slot);
-                    intake.idle().await;
-                }
-                None => return Ok(()),
-            }
+            let Some((since, batch)) = intake.find(take, |batch| batch).await? else {
+                return Ok(());
+            };
+            let held = Held::new(Arc::clone(shared), batch, lease, since);
+            // Ends when all of the batch's events have begun or ended.
+            let (begun, mut waiting) = mpsc::channel(1);
+            batches.begin(held.deliver(slot, begun));
+            // Nothing more is taken while an event of this batch waits for a handler.
+            intake.unless_told(waiting.recv()).await;
         }
-    }
-
-    /// How long a batch is leased; read once, for each take and for the heartbeat.
-    async fn known_lease(
-        &self,
-        mut intake: Intake<'_, Subscriber>,
-    ) -> Result<Option<Duration>, Error> {
-        let ask = || self.subscriber.granted_lease(&self.pool, self.pace.lease);
-        let answer = intake.ask(ask).await?;
-        Ok(answer.map(|(_, lease)| lease))
-    }
-}
-
-impl std::fmt::Debug for OutboxWorker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OutboxWorker")
-            .field("subscriber", &self.subscriber)
-            .field("batch", &self.batch)
-            .field("pace", &self.pace)
-            .finish_non_exhaustive()
     }
 }
