@@ -68,6 +68,8 @@
 #![forbid(unsafe_code)]
 
 mod action;
+#[cfg(feature = "axum")]
+pub mod axum;
 mod cancel;
 mod error;
 mod executor;

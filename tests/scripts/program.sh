@@ -19,7 +19,7 @@ if [ "$program" = bench ]; then need_pgmq; fi
 say "Building and installing the extension into the private PostgreSQL $CHOSEN"
 install_extension "$CHOSEN_PG_CONFIG"
 say "Building the programs"
-cargo build --quiet --profile programs --package pg-once --examples
+cargo build --quiet --profile programs --package pg-once --all-features --examples
 cargo build --quiet --profile programs --package pg-once-tests --bins
 say "Running the $program"
 export PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG

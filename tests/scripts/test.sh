@@ -33,7 +33,7 @@ if wanted lint; then part "formatting and lints" env PG_VERSIONS="${VERSIONS[0]}
 if wanted unit || wanted e2e || wanted client; then
     part "build of the tests" cargo test --no-run --quiet "${BOTH[@]}"
 fi
-if wanted unit; then part "unit tests of the client" cargo test --quiet --package pg-once --package pg-once-tests --lib; fi
+if wanted unit; then part "unit tests of the client" cargo test --quiet "${BOTH[@]}" --lib; fi
 for version in "${VERSIONS[@]}"; do
     if wanted db; then part "in-database tests, PostgreSQL $version" db_tests "$version"; fi
     # After the in-database tests, which leave a build of their own in the server.

@@ -1,9 +1,8 @@
 //! An HTTP order service that takes each `POST /orders` exactly once.
 //!
 //! `orders.rs` is the part to read: the phases of an order. This file owns the two ways in. One is the
-//! client's: the user and the `Idempotency-Key` header, the request as the key's fingerprint, and the answer as
-//! the IETF draft has it (401, 400, 409, 422, 410; a replay is marked). The other is the completer's: what a dead process
-//! left behind, and no client comes back for, is brought to its end by the same function.
+//! client's, through the layer `Idempotency`. The other is the completer's: what a dead process left behind, and no
+//! client comes back for, is brought to its end by the same function.
 
 mod bank;
 mod crash;
@@ -14,21 +13,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::extract::{Request, State};
+use axum::middleware::map_request;
 use axum::routing::{get, post};
+use axum::{Json, Router};
 use clap::{ArgAction, Parser};
 use deadpool_postgres::{Manager, Pool};
-use pg_once::http::{Answer, IDEMPOTENCY_KEY, PREFER, User, key_of_header, wait_of_header};
-use pg_once::{Abandoned, Error, Json, Outcome, Scope};
-use serde_json::json;
+use pg_once::axum::Idempotency;
+use pg_once::http::{Answer, User};
+use pg_once::{Abandoned, Completer, Done, Error, Failure, Lease, Scope};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tracing_subscriber::EnvFilter;
 
 use bank::Bank;
@@ -81,14 +76,6 @@ struct Args {
     connections: usize,
 }
 
-#[derive(Clone)]
-struct Service {
-    shop: Shop,
-    scope: Scope,
-    lease: Duration,
-    longest_wait: Duration,
-}
-
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
@@ -114,21 +101,23 @@ async fn main() -> anyhow::Result<()> {
         .context("the table of orders cannot be made")?;
 
     let lease = Duration::from_millis(args.lease_ms);
-    let service = Service {
-        shop,
-        scope: Scope::new(&args.scope),
-        lease,
-        longest_wait: Duration::from_millis(args.longest_wait_ms),
-    };
+    let scope = Scope::new(&args.scope);
+    let once = Idempotency::new(shop.pool.clone(), scope.clone())
+        .lease(lease)
+        .longest_wait(Duration::from_millis(args.longest_wait_ms));
     let (stop, stopped) = watch::channel(false);
-    let completer = service
-        .complete_abandoned(Duration::from_millis(args.complete_every_ms), stopped)
-        .await?;
+    let completer = scope.completer(&shop.pool).lease(lease);
+    let completer = completer.poll_every(Duration::from_millis(args.complete_every_ms));
+    let completer = match keeps_requests(&scope, &shop).await? {
+        true => tokio::spawn(complete_abandoned(completer, shop.clone(), stopped)),
+        false => tokio::spawn(std::future::ready(Ok(()))),
+    };
     let app = Router::new()
-        .route("/orders", post(create_order))
+        .route("/orders", post(create_order).layer(once))
+        .layer(map_request(authenticate))
         .route("/health", get(|| async { "ok" }))
         .route("/healthz", get(|| async { "ok" }))
-        .with_state(service);
+        .with_state(shop);
     let listener = tokio::net::TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("cannot listen on {}", args.listen))?;
@@ -145,116 +134,45 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn authenticate(mut request: Request) -> Result<Request, Answer> {
+    let name = request.headers().get(USER);
+    let name = name.and_then(|name| str::from_utf8(name.as_bytes()).ok());
+    let user = User::authenticated(name)?;
+    request.extensions_mut().insert(user);
+    Ok(request)
+}
+
 async fn create_order(
-    State(service): State<Service>,
-    headers: HeaderMap,
-    body: String,
-) -> Result<Response, StatusCode> {
-    let key = match key_of(&headers) {
-        Ok(key) => key,
-        Err(answer) => return response(answer),
-    };
-    // The body as it came is the request that the key stands for; the order is what is read of it.
-    let request = Json::from_text(body);
-    let order: Order = request.parse().map_err(|_| StatusCode::BAD_REQUEST)?;
-    let wait = headers.get(PREFER).and_then(|value| value.to_str().ok());
-    let wait = wait_of_header(wait, service.longest_wait);
-    // A task of its own: a client that hangs up must not stop an order half-way. What it would
-    // leave behind is right, but the retry would have to wait for the lease to run out.
-    let run = tokio::spawn(async move { service.run(&key, request, order, wait).await });
-    let answer = match run.await {
-        Ok(Ok(outcome)) => Answer::of(&outcome),
-        // JSON that jsonb cannot hold: a string with \u0000. Refused before anything was done.
-        Ok(Err(error)) if error.code() == Some("22P05") => return Err(StatusCode::BAD_REQUEST),
-        Ok(Err(error)) => {
-            tracing::error!(%error, "an order failed");
-            Answer::of_error(&error)
-        }
-        Err(_) => return Err(StatusCode::INTERNAL_SERVER_ERROR),
-    };
-    response(answer)
+    State(shop): State<Shop>,
+    lease: Lease,
+    Json(order): Json<Order>,
+) -> Result<Done, Failure> {
+    shop.make(lease, order, By::Request).await
 }
 
-fn key_of(headers: &HeaderMap) -> Result<String, Answer> {
-    let user = headers.get(USER);
-    let user = user.and_then(|name| str::from_utf8(name.as_bytes()).ok());
-    let sent = headers.get(IDEMPOTENCY_KEY);
-    let sent = sent.map(|value| value.to_str().unwrap_or_default());
-    key_of_header(&User::authenticated(user)?, sent)
+/// Without the requests there is nothing to make abandoned orders from.
+async fn keeps_requests(scope: &Scope, shop: &Shop) -> anyhow::Result<bool> {
+    let options: serde_json::Value = scope.get(&shop.pool).await?.parse()?;
+    let keeps = options["keep_request"] == true;
+    if !keeps {
+        let scope = scope.as_str();
+        tracing::warn!(scope, "requests are not kept: no completer");
+    }
+    Ok(keeps)
 }
 
-impl Service {
-    /// Brings the orders to their end whose client did not come back, beside the requests. Without the
-    /// requests there is nothing to make them from.
-    async fn complete_abandoned(
-        &self,
-        every: Duration,
-        mut stop: watch::Receiver<bool>,
-    ) -> anyhow::Result<JoinHandle<Result<(), Error>>> {
-        let options: serde_json::Value = self.scope.get(&self.shop.pool).await?.parse()?;
-        if options["keep_request"] != true {
-            tracing::warn!(
-                scope = self.scope.as_str(),
-                "requests are not kept: no completer"
-            );
-            return Ok(tokio::spawn(std::future::ready(Ok(()))));
-        }
-        let completer = self.scope.completer(&self.shop.pool);
-        let completer = completer.lease(self.lease).poll_every(every);
-        let shop = self.shop.clone();
-        Ok(tokio::spawn(async move {
-            let stopped = async {
-                // An error says that the service is gone.
-                let _ = stop.wait_for(|stop| *stop).await;
-            };
-            let completed = completer
-                .run(stopped, move |abandoned: Abandoned| {
-                    shop.clone().make_abandoned(abandoned)
-                })
-                .await?;
-            tracing::info!(?completed, "the completer has ended");
-            Ok(())
-        }))
-    }
-
-    async fn run(
-        self,
-        key: &str,
-        request: Json,
-        order: Order,
-        wait: Duration,
-    ) -> Result<Outcome, Error> {
-        self.scope
-            .key(key)
-            .run(&self.shop.pool)
-            .request(request)
-            .lease(self.lease)
-            .wait(wait)
-            .run(|lease| self.shop.clone().make(lease, order.clone(), By::Request))
-            .await
-    }
-}
-
-/// The answer as axum sends it: a stored body byte for byte, or a problem document.
-fn response(answer: Answer) -> Result<Response, StatusCode> {
-    let problem = answer
-        .problem
-        .map(|title| json!({"title": title}).to_string());
-    let kind = if problem.is_some() {
-        "application/problem+json"
-    } else {
-        "application/json"
+/// Brings the orders to their end whose client did not come back, beside the requests.
+async fn complete_abandoned(
+    completer: Completer,
+    shop: Shop,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), Error> {
+    let stopped = async {
+        // An error says that the service is gone.
+        let _ = stop.wait_for(|stop| *stop).await;
     };
-    let body = problem
-        .or(answer.body.map(Json::into_string))
-        .unwrap_or_default();
-    let mut response = Response::builder()
-        .status(answer.status)
-        .header(CONTENT_TYPE, kind);
-    for (name, value) in answer.headers {
-        response = response.header(name, value);
-    }
-    response
-        .body(Body::from(body))
-        .map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+    let make = move |abandoned: Abandoned| shop.clone().make_abandoned(abandoned);
+    let completed = completer.run(stopped, make).await?;
+    tracing::info!(?completed, "the completer has ended");
+    Ok(())
 }

@@ -26,11 +26,17 @@ const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, i
     made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 /// What a client asks for.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Deserialize)]
 pub struct Order {
     pub customer: String,
     pub item: String,
     pub amount_cents: i64,
+}
+
+/// What the layer keeps of a request; its target is there, too.
+#[derive(Deserialize)]
+struct Kept {
+    body: Order,
 }
 
 /// Who makes an order; stored with it.
@@ -83,8 +89,8 @@ impl Shop {
         let Some(request) = abandoned.request else {
             return Err(Failure::unknown("the request was not kept"));
         };
-        let order = request.parse()?;
-        self.make(abandoned.lease, order, By::Completer).await
+        let Kept { body } = request.parse()?;
+        self.make(abandoned.lease, body, By::Completer).await
     }
 
     /// Makes the order, from wherever the last attempt got to.

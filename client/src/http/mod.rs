@@ -54,24 +54,29 @@ impl Answer {
     #[must_use]
     pub fn of(outcome: &Outcome) -> Self {
         match outcome {
-            Outcome::Ran(answer)
-            | Outcome::Aborted(answer)
-            | Outcome::Unkeyed(Ok(answer) | Err(Failure::Abort(answer))) => Self::given(answer),
+            Outcome::Ran(answer) | Outcome::Aborted(answer) | Outcome::Unkeyed(Ok(answer)) => {
+                Self::given(answer)
+            }
             Outcome::Replayed(answer) => Self::replay(answer),
             Outcome::InProgress { retry_after } => Self::in_progress(*retry_after),
-            Outcome::Released { retry_after, .. }
-            | Outcome::Unkeyed(Err(Failure::Retry { retry_after, .. })) => {
-                Self::problem(503, "the request could not be finished")
-                    .after(retry_after.unwrap_or(SOON))
-            }
+            Outcome::Released { retry_after, .. } => Self::released(*retry_after),
             Outcome::LeaseLost => Self::in_progress(SOON),
             Outcome::Parked { .. } => Self::parked(),
             Outcome::Mismatched => Self::mismatched(),
             Outcome::Gone => Self::gone(),
-            Outcome::Unkeyed(Err(Failure::Unknown { .. })) => {
+            Outcome::Unkeyed(Err(failure)) => Self::of_failure(failure),
+        }
+    }
+
+    /// The answer for work that failed without a key.
+    pub(crate) fn of_failure(failure: &Failure) -> Self {
+        match failure {
+            Failure::Abort(answer) => Self::given(answer),
+            Failure::Retry { retry_after, .. } => Self::released(*retry_after),
+            Failure::Unknown { .. } => {
                 Self::problem(500, "it is not known whether the request was carried out")
             }
-            Outcome::Unkeyed(Err(Failure::Error(error))) => Self::of_error(error),
+            Failure::Error(error) => Self::of_error(error),
         }
     }
 
@@ -111,7 +116,7 @@ impl Answer {
             .map(|(_, value)| value.as_str())
     }
 
-    fn given(answer: &Response) -> Self {
+    pub(crate) fn given(answer: &Response) -> Self {
         // The code may be no HTTP status.
         let status = u16::try_from(answer.code)
             .ok()
@@ -136,6 +141,10 @@ impl Answer {
         Self::problem(409, "a request with this key is in progress").after(retry_after)
     }
 
+    fn released(retry_after: Option<Duration>) -> Self {
+        Self::problem(503, "the request could not be finished").after(retry_after.unwrap_or(SOON))
+    }
+
     const fn parked() -> Self {
         Self::problem(
             409,
@@ -151,7 +160,11 @@ impl Answer {
         Self::problem(410, "a request with this key was finished long ago")
     }
 
-    const fn problem(status: u16, problem: &'static str) -> Self {
+    pub(crate) const fn unauthenticated() -> Self {
+        Self::problem(401, "the request is not authenticated")
+    }
+
+    pub(crate) const fn problem(status: u16, problem: &'static str) -> Self {
         Self {
             status,
             headers: Vec::new(),
@@ -189,7 +202,7 @@ impl User {
     pub fn authenticated(name: Option<&str>) -> Result<Self, Answer> {
         let name = name.unwrap_or_default().trim_matches([' ', '\t']);
         if name.is_empty() || name.contains(char::is_control) {
-            return Err(Answer::problem(401, "the request is not authenticated"));
+            return Err(Answer::unauthenticated());
         }
         // The first `/` of a key ends the user's name, so a name has none.
         Ok(Self(name.replace('%', "%25").replace('/', "%2F")))

@@ -10,6 +10,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod action;
+#[cfg(feature = "axum")]
+mod axum;
 mod cancel;
 mod completer;
 mod conformance;
