@@ -12,7 +12,7 @@ need_rust
 need_c_toolchain
 need_cargo_pgrx
 note "$(cargo pgrx --version)"
-# Each named version must be available; of the usual ones, one is enough.
+# Each named version must be available. Of the default ones, one is enough, except in CI.
 strict=$#
 if [ "$strict" = 0 ]; then
     # shellcheck disable=SC2046
