@@ -29,7 +29,8 @@ mod key;
 // Messages and saga steps that are handled once.
 mod inbox;
 
-// The declared states and moves of one of the user's tables: what a definition may say, and `transition`.
+// The declared states and moves of one of the user's tables, and `transition`. A definition is checked in
+// machine/validate.rs; machine_check (doctor/check.rs) compares a stored one with today's tables.
 mod machine;
 
 // Work on one row under a lease.

@@ -4,14 +4,16 @@
 //! - a change of status that is not declared, or whose `when` is not met;
 //! - a change of status from a terminal status, or during a teardown;
 //! - a change into or out of a claim state, or into the cancelled state, without a call of pg_once;
-//! - a change of the cancel flag without cancel_request, and a change of the id of a claimed, flagged or cancelled row;
+//! - setting the cancel flag without cancel_request, and clearing it at all;
+//! - a change of the id of a claimed, flagged or cancelled row;
 //! - an INSERT in a claim state, in the cancelled state or with the cancel flag set;
 //! - a DELETE during the teardown;
 //! - a move out of a partition that was attached after the guard was put on.
 //!
 //! `item` refuses, on the items table:
 //! - the refund marker, except from cancel_refund;
-//! - a change of a marked item's amount or row, or of whether its `when` is true;
+//! - a change of a marked item's amount or row, or of whether its `when` is true. After the row was cancelled or
+//!   deleted, the item may lose it by ON DELETE SET NULL;
 //! - the deletion of a marked item before its row is cancelled;
 //! - an undecided item of a cancelled row.
 //!

@@ -2,11 +2,15 @@
 //! sessions may sweep at once.
 //!
 //! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`]. It runs the task in a
-//! subtransaction, so that an error stops no other task, and records the end of the task in once.janitor (`swept.rs`).
+//! subtransaction and records its end in once.janitor (`swept.rs`). A failed task stops no other one. The whole call
+//! ends only by a cancellation, a shutdown or a lost race above READ COMMITTED, and by the checks before the
+//! subtransaction: a read-only transaction, and for action_release the caller's deferred constraints.
 //!
-//! A task that raises is undone as a whole and counts as failed. `sweep()` tries it again at the next call, the worker
-//! after a nap (`worker/serve.rs`). A row that cannot be reverted is deferred alone, for 10 s and then twice as long
-//! each time up to an hour (`action/revert.rs`); a locked row or key is tried again by the next sweep.
+//! A task that raises is undone as a whole and counts 1 in `failed`; else action_release counts rows there, and
+//! outbox_requeue subscribers. `sweep()` tries it again at the next call, the worker after once.janitor_naptime
+//! (`troubles_of_next_pass` in `worker/schedule.rs`). A row that cannot be reverted is deferred alone: for 10 s, then
+//! for twice as long each time up to an hour, or as long as before after a lock timeout (`action/revert.rs`). A locked
+//! row or key is tried again by the next sweep.
 
 mod all;
 mod foreign;

@@ -1,5 +1,5 @@
-//! The checks that need no table: the six rules of claim states, and the moves between statuses. One function per
-//! check; of two checks that find the same mistake the more precise one reports it.
+//! The checks that need no table: rules 2 to 6 of claim states (rule 1 is `claim_state` in read.rs), and the moves
+//! between statuses. One function per check; of two that find the same mistake the more precise one reports it.
 
 use super::after::Emitting;
 use super::definition::{ANYBODY, Definition, Step};

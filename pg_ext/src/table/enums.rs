@@ -10,7 +10,7 @@ pub fn is_enum(type_oid: Oid) -> bool {
 
 /// The label of a value.
 pub fn label(value: Datum) -> Vec<u8> {
-    // SAFETY: the value is one of an enum's column; the server's own function makes a new string of it.
+    // SAFETY: the value was read from a column of an enum type; the server's function makes a new string of it.
     unsafe {
         let text = call(pg_sys::enum_out, value, pg_sys::InvalidOid);
         CStr::from_ptr(text.cast_mut_ptr()).to_bytes().to_vec()

@@ -45,8 +45,8 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     Ok(oid)
 }
 
-/// The role that owns the extension's tables. Reads the catalog alone, so that a lock on one of these tables does not
-/// block statements on others.
+/// The owner of once.key, which stands for the owner of all our tables. Reads the catalog alone, so that a lock on one
+/// of these tables does not block statements on others.
 pub fn key_table_owner() -> Result<pg_sys::Oid> {
     let table = oid_of(c"key")?;
     // SAFETY: looks into the system cache; the tuple is a row of pg_class until it is released.
@@ -68,5 +68,5 @@ fn missing(name: Name) -> Error {
         Kind::NotInstalled,
         format!("relation once.{} is missing", name.to_string_lossy()),
     )
-    .hint("CREATE EXTENSION pg_once; in this database, or restore it whole.")
+    .hint("Run CREATE EXTENSION pg_once, or restore all of the extension's tables from the dump.")
 }

@@ -19,7 +19,7 @@ impl Table {
                 ip_posid: place,
             };
             // SAFETY: the relation is open, and its lock keeps the page from being truncated; the place may be empty. A
-            // function pointer needs pgrx's barrier.
+            // function pointer must be called through pg_guard_ffi_boundary.
             let found = unsafe {
                 let fetch = (*(*self.rel).rd_tableam).tuple_fetch_row_version;
                 let (rel, raw, tid) = (self.rel, slot.raw, &raw mut tid);

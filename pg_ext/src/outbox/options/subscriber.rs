@@ -1,9 +1,9 @@
 //! `subscriber_set`, `subscriber_get`, `subscriber_drop`.
 //!
-//! A new subscriber begins with the events that its creator's snapshot does not see. That snapshot is taken while
+//! A new subscriber begins with the events that are not visible at its creation. For this a snapshot is taken while
 //! once.subscriber is locked for writing. The sweep that decides which events are needed locks that table against
-//! writers first, so it never overlooks an uncommitted subscriber. A delayed event has a row for each subscriber. So an
-//! emit of a delayed event and a change of the topic's subscribers wait for each other.
+//! writers first, so it never overlooks an uncommitted subscriber. A delayed event has a row in once.retry for each
+//! subscriber. So an emit of a delayed event and a change of the topic's subscribers wait for each other.
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
@@ -205,7 +205,7 @@ fn read_option(option: &Member, change: &mut SubscriberChange) -> Result<()> {
         b"lease" => change.lease_us = option.duration(1)?,
         b"max_lease_life" => change.max_life_us = option.duration(1)?,
         b"dead_for" => change.dead_for_us = option.duration(1)?,
-        // The statement reads it from the document.
+        // The UPDATE reads `paused` from the options' JSON.
         b"paused" => option.boolean()?,
         _ => return Err(option.unknown()),
     }
