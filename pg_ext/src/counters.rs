@@ -22,7 +22,7 @@ const WINDOW_US: i64 = 300_000_000;
 
 /// How a claim ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ClaimOutcome {
     Claimed,
     Resumed,
     Replayed,
@@ -32,45 +32,45 @@ pub enum Outcome {
     Parked,
 }
 
-impl Outcome {
-    pub const ALL: [Outcome; 7] = [
-        Outcome::Claimed,
-        Outcome::Resumed,
-        Outcome::Replayed,
-        Outcome::InProgress,
-        Outcome::Mismatched,
-        Outcome::Gone,
-        Outcome::Parked,
+impl ClaimOutcome {
+    pub const ALL: [ClaimOutcome; 7] = [
+        ClaimOutcome::Claimed,
+        ClaimOutcome::Resumed,
+        ClaimOutcome::Replayed,
+        ClaimOutcome::InProgress,
+        ClaimOutcome::Mismatched,
+        ClaimOutcome::Gone,
+        ClaimOutcome::Parked,
     ];
 
     /// As `key_claim` answers it.
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Claimed => "claimed",
-            Outcome::Resumed => "resumed",
-            Outcome::Replayed => "replayed",
-            Outcome::InProgress => "in_progress",
-            Outcome::Mismatched => "mismatched",
-            Outcome::Gone => "gone",
-            Outcome::Parked => "parked",
+            ClaimOutcome::Claimed => "claimed",
+            ClaimOutcome::Resumed => "resumed",
+            ClaimOutcome::Replayed => "replayed",
+            ClaimOutcome::InProgress => "in_progress",
+            ClaimOutcome::Mismatched => "mismatched",
+            ClaimOutcome::Gone => "gone",
+            ClaimOutcome::Parked => "parked",
         }
     }
 }
 
 /// A number for each outcome.
-pub type Counts = [u64; Outcome::ALL.len()];
+pub type Counts = [u64; ClaimOutcome::ALL.len()];
 
 /// Claims of some backends of a database. Two lines of 64 bytes, which some processors fetch together.
 #[repr(align(128))]
-struct Stripe([AtomicU64; Outcome::ALL.len()]);
+struct Stripe([AtomicU64; ClaimOutcome::ALL.len()]);
 
 impl Stripe {
     const fn new() -> Stripe {
-        Stripe([const { AtomicU64::new(0) }; Outcome::ALL.len()])
+        Stripe([const { AtomicU64::new(0) }; ClaimOutcome::ALL.len()])
     }
 }
 
-type Sample = [AtomicU64; Outcome::ALL.len()];
+type Sample = [AtomicU64; ClaimOutcome::ALL.len()];
 
 /// One database.
 struct Slot {
@@ -92,8 +92,8 @@ impl Slot {
             uncommitted_steps: AtomicU64::new(0),
             last_uncommitted_step: AtomicI64::new(i64::MIN),
             sampled_at: AtomicI64::new(i64::MIN),
-            newer: [const { AtomicU64::new(0) }; Outcome::ALL.len()],
-            older: [const { AtomicU64::new(0) }; Outcome::ALL.len()],
+            newer: [const { AtomicU64::new(0) }; ClaimOutcome::ALL.len()],
+            older: [const { AtomicU64::new(0) }; ClaimOutcome::ALL.len()],
         }
     }
 
@@ -182,7 +182,7 @@ pub fn is_preloaded() -> bool {
 }
 
 /// Counts a claim of this backend's database.
-pub fn count(outcome: Outcome) {
+pub fn count(outcome: ClaimOutcome) {
     if let Mine::At(_, stripe) = mine() {
         stripe.0[outcome as usize].fetch_add(1, Relaxed);
     }

@@ -9,11 +9,11 @@ use std::cell::Cell;
 use std::ffi::CStr;
 
 /// Name and type of an OUT column, as the function's SQL declares it.
-pub type Column = (&'static CStr, pg_sys::Oid);
+pub type OutColumn = (&'static CStr, pg_sys::Oid);
 
 /// The row type of one function, kept by the backend in a `static`.
 pub struct Shape {
-    columns: &'static [Column],
+    columns: &'static [OutColumn],
     blessed: Cell<pg_sys::TupleDesc>,
 }
 
@@ -21,7 +21,7 @@ pub struct Shape {
 unsafe impl Sync for Shape {}
 
 impl Shape {
-    pub const fn new(columns: &'static [Column]) -> Shape {
+    pub const fn new(columns: &'static [OutColumn]) -> Shape {
         Shape {
             columns,
             blessed: Cell::new(std::ptr::null_mut()),

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::row;
 use crate::settings;
 use crate::subxact;
-use crate::table::{self, Name, Outcome, Record, ScanKey, Snapshot, Table, Wait};
+use crate::table::{self, Name, Record, ScanKey, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys;
 use std::ffi::CStr;
@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 /// The task that reverts the rows of machines.
 pub const ACTION_RELEASE: &str = "action_release";
 
-const RUNS: Name = c"janitor";
+const JANITOR_TABLE: Name = c"janitor";
 
 /// An idle run is written again after this time, or after this fraction of once.janitor_grace if that is shorter.
 const STILL_FRESH_US: i64 = 30_000_000;
@@ -72,7 +72,7 @@ impl DueWork {
 
 /// Columns of once.janitor.
 #[derive(Clone, Copy)]
-enum Run {
+enum TaskRunCol {
     Task = 1,
     Machine,
     LastEnd,
@@ -83,9 +83,9 @@ enum Run {
     ServedBy,
 }
 
-table::columns!(Run);
+table::columns!(TaskRunCol);
 
-type Row = Record<Run, 8>;
+type TaskRun = Record<TaskRunCol, 8>;
 
 /// Records the end of a run. If that fails, the result says so, and the work of the run stays done.
 pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -100,7 +100,7 @@ pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()
 /// Records the end of a run of a task for one machine (empty: the whole task); a run without failures is good. Does
 /// nothing while another session records one.
 pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
-    let table = Table::to_write(RUNS)?;
+    let table = Table::to_write(JANITOR_TABLE)?;
     let snapshot = Snapshot::latest();
     let Some(mut run) = find(&table, task, machine, &snapshot)? else {
         return insert(task, machine, swept, is_good);
@@ -112,7 +112,7 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Resul
     if swept.done == 0 && is_good && is_fresh(&run, &who, now) {
         return Ok(());
     }
-    if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
+    if table.lock(tid, &snapshot, Wait::No)? != WriteOutcome::Done {
         return Ok(());
     }
     add(&mut run, swept, is_good, now, &who);
@@ -127,38 +127,39 @@ fn insert(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()
         return Ok(());
     };
     lock.keep();
-    let table = Table::to_write(RUNS)?;
+    let table = Table::to_write(JANITOR_TABLE)?;
     if find(&table, task, machine, &Snapshot::latest())?.is_some() {
         return record(task, machine, swept, is_good);
     }
-    let mut run = Row::empty();
-    run.put_text(Run::Task, Some(task.as_bytes()));
-    run.put_text(Run::Machine, Some(machine));
+    let mut run = TaskRun::empty();
+    run.put_text(TaskRunCol::Task, Some(task.as_bytes()));
+    run.put_text(TaskRunCol::Machine, Some(machine));
     add(&mut run, swept, is_good, clock::now_us()?, &served_by());
     run.insert(&table)
 }
 
-fn add(run: &mut Row, swept: &Swept, is_good: bool, now: i64, who: &[u8]) {
-    run.put_i64(Run::LastEnd, now);
+fn add(run: &mut TaskRun, swept: &Swept, is_good: bool, now: i64, who: &[u8]) {
+    run.put_i64(TaskRunCol::LastEnd, now);
     if is_good {
-        run.put_i64(Run::GoodEnd, now);
+        run.put_i64(TaskRunCol::GoodEnd, now);
     }
-    run.put_i64(Run::Done, run.i64(Run::Done).saturating_add(swept.done));
-    let failed = run.i64(Run::Failed).saturating_add(swept.failed);
-    run.put_i64(Run::Failed, failed);
+    let done = run.i64(TaskRunCol::Done).saturating_add(swept.done);
+    run.put_i64(TaskRunCol::Done, done);
+    let failed = run.i64(TaskRunCol::Failed).saturating_add(swept.failed);
+    run.put_i64(TaskRunCol::Failed, failed);
     if let Some(error) = &swept.last_error {
-        run.put_text(Run::LastError, Some(&from_utf8(error)));
+        run.put_text(TaskRunCol::LastError, Some(&from_utf8(error)));
     }
-    run.put_text(Run::ServedBy, Some(who));
+    run.put_text(TaskRunCol::ServedBy, Some(who));
 }
 
 /// The stored row is recent and says the same.
-fn is_fresh(run: &Row, who: &[u8], now: i64) -> bool {
+fn is_fresh(run: &TaskRun, who: &[u8], now: i64) -> bool {
     let fresh = STILL_FRESH_US.min(settings::janitor_grace_us() / PARTS_OF_GRACE);
-    let last = run.raw(Run::LastEnd).map(|d| d.value() as i64);
-    let good = run.raw(Run::GoodEnd).map(|d| d.value() as i64);
+    let last = run.raw(TaskRunCol::LastEnd).map(|d| d.value() as i64);
+    let good = run.raw(TaskRunCol::GoodEnd).map(|d| d.value() as i64);
     last.is_some_and(|last| last == good.unwrap_or(i64::MIN) && (0..fresh).contains(&(now - last)))
-        && run.bytes(Run::ServedBy) == Some(who)
+        && run.bytes(TaskRunCol::ServedBy) == Some(who)
 }
 
 /// The name of the background worker, if this process is one.
@@ -186,33 +187,33 @@ fn served_by() -> Vec<u8> {
     who
 }
 
-/// When a task last ended for a machine; i64::MIN: never.
-pub fn last_end(task: &str, machine: &[u8]) -> Result<i64> {
-    let run = find(&Table::to_read(RUNS)?, task, machine, &Snapshot::latest())?;
-    let end = run.filter(|r| r.raw(Run::LastEnd).is_some());
-    Ok(end.map_or(i64::MIN, |r| r.i64(Run::LastEnd)))
+/// When the last sweep of a machine's rows ended; i64::MIN: never.
+pub fn last_end(machine: &[u8]) -> Result<i64> {
+    let run = of_machine(machine)?;
+    let end = run.filter(|r| r.raw(TaskRunCol::LastEnd).is_some());
+    Ok(end.map_or(i64::MIN, |r| r.i64(TaskRunCol::LastEnd)))
 }
 
 /// A sweep of the machine's claim states ended without a failure within once.janitor_grace.
 pub fn covers(machine: &[u8]) -> Result<bool> {
     let run = of_machine(machine)?;
-    let good = run.filter(|r| r.raw(Run::GoodEnd).is_some());
+    let good = run.filter(|r| r.raw(TaskRunCol::GoodEnd).is_some());
     let since = clock::now_us()?.saturating_sub(settings::janitor_grace_us());
-    Ok(good.is_some_and(|r| r.i64(Run::GoodEnd) >= since))
+    Ok(good.is_some_and(|r| r.i64(TaskRunCol::GoodEnd) >= since))
 }
 
 /// The message of the last failure of a machine's sweep.
 pub fn last_error(machine: &[u8]) -> Result<Option<Vec<u8>>> {
     let run = of_machine(machine)?;
-    Ok(run.and_then(|r| r.bytes(Run::LastError).map(<[u8]>::to_vec)))
+    Ok(run.and_then(|r| r.bytes(TaskRunCol::LastError).map(<[u8]>::to_vec)))
 }
 
-fn of_machine(machine: &[u8]) -> Result<Option<Row>> {
-    let table = Table::to_read(RUNS)?;
+fn of_machine(machine: &[u8]) -> Result<Option<TaskRun>> {
+    let table = Table::to_read(JANITOR_TABLE)?;
     find(&table, ACTION_RELEASE, machine, &Snapshot::latest())
 }
 
-fn find(table: &Table, task: &str, machine: &[u8], snapshot: &Snapshot) -> Result<Option<Row>> {
+fn find(table: &Table, task: &str, machine: &[u8], snapshot: &Snapshot) -> Result<Option<TaskRun>> {
     let keys = &mut [
         ScanKey::text(1, row::text(task.as_bytes())),
         ScanKey::text(2, row::text(machine)),

@@ -16,7 +16,7 @@ use crate::machine::transition::version_argument;
 use crate::machine::user_row::{self, MoveIf, RowLock, RowSeen};
 use crate::row::{self, Shape};
 use crate::settings;
-use crate::table::{self, Outcome, Snapshot, Table, Wait};
+use crate::table::{self, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use std::rc::Rc;
@@ -138,9 +138,9 @@ impl ActionClaim<'_> {
         let tid = lease.as_ref().and_then(Lease::tid);
         if let Some(tid) = tid {
             match table.lock(tid, &snapshot, Wait::No)? {
-                Outcome::Done => {}
-                Outcome::Busy => return Ok(Some(in_progress(Some(&seen), None))),
-                Outcome::Changed => return Ok(None),
+                WriteOutcome::Done => {}
+                WriteOutcome::Busy => return Ok(Some(in_progress(Some(&seen), None))),
+                WriteOutcome::Changed => return Ok(None),
             }
         }
         let now = clock::now_us()?;

@@ -6,7 +6,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
-use crate::table::{Outcome, Snapshot, Table, Wait};
+use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use std::rc::Rc;
 
 /// A call with machine, id and token as arguments 0 to 2.
@@ -89,11 +89,11 @@ impl FencedAction {
             };
             let table = Table::to_write(TABLE)?;
             if !locked && table.is_held(tid) {
-                locked = table.lock(tid, &Snapshot::latest(), Wait::Yes)? == Outcome::Done;
+                locked = table.lock(tid, &Snapshot::latest(), Wait::Yes)? == WriteOutcome::Done;
                 continue;
             }
             let answer = change(&mut lease, clock::now_us()?);
-            if lease.update_at(&table, tid)? == Outcome::Done {
+            if lease.update_at(&table, tid)? == WriteOutcome::Done {
                 return Ok(answer);
             }
             locked = false;

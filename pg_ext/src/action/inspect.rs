@@ -19,19 +19,19 @@ use pgrx::pg_sys::Datum;
 /// The most rows of one list.
 const MOST: i32 = 10_000;
 /// The most leases read per machine for each row of the list. Ended leases stay for a day.
-const LOOKS: usize = 100;
+const LEASES_PER_ROW: usize = 100;
 
 /// status, step_key, requester, holder, claimed_at, lease_left, attempts, last_error, cancelling, next.
-type Standing = [Option<Datum>; 10];
+type ActionView = [Option<Datum>; 10];
 
 /// `once.action_get`.
 pub fn action_get(call: &Call) -> Result<Datum> {
     let machine = Machine::for_tables(call.text(0, "machine", SCOPE_MAX)?)?;
     let id = machine.id(call, 1)?;
     let rows = Rows::begin(call);
-    if let Some(seen) = look(&machine, &id)? {
+    if let Some(seen) = row_seen(&machine, &id)? {
         let lease = Lease::latest(&machine, &id)?;
-        rows.push(&standing(&machine, Some(&seen), lease.as_ref())?);
+        rows.push(&view(&machine, Some(&seen), lease.as_ref())?);
     }
     Ok(call.return_null())
 }
@@ -50,15 +50,15 @@ pub fn action_list(call: &Call) -> Result<Datum> {
             let id = lease.raw(LeaseCol::RowId);
             // If a table is gone or locked, only the statuses of its own rows are unknown.
             let known = subxact::attempt_briefly(|| of_list(&name, &lease))?;
-            let standing = known.unwrap_or_else(|failure| {
-                let mut none: Standing = [None; 10];
+            let view = known.unwrap_or_else(|failure| {
+                let mut none: ActionView = [None; 10];
                 none[9] = Some(row::text(&from_utf8(&format!(
                     "Not known: {}; see once.machine_check().",
                     failure.message
                 ))));
                 none
             });
-            rows.push(&[&[Some(row::text(&name)), id], &standing[..]].concat());
+            rows.push(&[&[Some(row::text(&name)), id], &view[..]].concat());
             left -= 1;
         }
     }
@@ -72,11 +72,11 @@ fn held(machine: &[u8], max: usize) -> Result<Vec<Lease>> {
     let keys = &mut [ScanKey::text(1, row::text(machine))];
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     let mut found = Vec::new();
-    for _ in 0..max.saturating_mul(LOOKS) {
+    for _ in 0..max.saturating_mul(LEASES_PER_ROW) {
         let Some(slot) = scan.advance().filter(|_| found.len() < max) else {
             break;
         };
-        let lease = Lease::look(slot);
+        let lease = Lease::borrow(slot);
         if lease.state() == LeaseState::Held
             && let Some(key) = lease.key()
         {
@@ -86,20 +86,20 @@ fn held(machine: &[u8], max: usize) -> Result<Vec<Lease>> {
     Ok(found)
 }
 
-fn of_list(machine: &[u8], lease: &Lease) -> Result<Standing> {
+fn of_list(machine: &[u8], lease: &Lease) -> Result<ActionView> {
     let machine = Machine::for_tables(machine)?;
     let id = lease.bytes(LeaseCol::RowId).unwrap_or_default();
     let id = RowId::read(machine.shape.id.base_type, id, "id")?;
-    let seen = look(&machine, &id)?;
-    standing(&machine, seen.as_ref(), Some(lease))
+    let seen = row_seen(&machine, &id)?;
+    view(&machine, seen.as_ref(), Some(lease))
 }
 
-fn look(machine: &Machine, id: &RowId) -> Result<Option<RowSeen>> {
+fn row_seen(machine: &Machine, id: &RowId) -> Result<Option<RowSeen>> {
     let seen = machine.as_owner(|| RowSeen::find(machine, id, RowLock::No))?;
     Ok(seen.flatten())
 }
 
-fn standing(machine: &Machine, seen: Option<&RowSeen>, lease: Option<&Lease>) -> Result<Standing> {
+fn view(machine: &Machine, seen: Option<&RowSeen>, lease: Option<&Lease>) -> Result<ActionView> {
     let now = clock::now_us()?;
     let status = seen.map(RowSeen::status).unwrap_or_default();
     let covering = lease.filter(|l| l.covers(status));

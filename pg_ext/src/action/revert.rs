@@ -1,7 +1,7 @@
 //! Reverts one batch of a machine's overdue leases, as the table's owner in a security-restricted operation.
 //!
 //! A batch is one subtransaction. It skips locked rows. Each half of a failed batch is tried by itself, so one row
-//! whose trigger refuses is found in log n steps. That row is deferred, each time for twice as long.
+//! whose trigger refuses is found in log n steps. That row is deferred (`defer`).
 //!
 //! Invariant: a lease is changed only while it is the one that was due. A trigger, or another session between two
 //! looks, may have claimed the row again.
@@ -16,19 +16,19 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::sql::{is_any, literal};
-use crate::machine::statement::{LOCK, NO, READ, Statement, WRITE};
+use crate::machine::statement::{NO, READ, ROW_SHARE, Statement, WRITE};
 use crate::row;
 use crate::spi::{self, SwitchedUser, column};
 use crate::subxact;
 use crate::swept::Swept;
-use crate::table::{Outcome, Snapshot, Table, Wait};
+use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The first backoff of a row that could not be reverted; doubled each time.
+/// The first backoff of a row that could not be reverted; doubled each time, except after a lock timeout.
 const FIRST_BACKOFF_US: i64 = 10_000_000;
 const LONGEST_BACKOFF_US: i64 = 3_600_000_000;
 /// The longest time that a batch with failures goes on. The next call takes the rest.
@@ -146,12 +146,11 @@ impl RevertBatch {
     fn revert(&self, due: &[DueLease]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due);
-        let taken = self
-            .statement("sweep take", LOCK, TAKE)?
-            .query(&[Some(ids)])?;
+        let taken = self.statement("sweep take", ROW_SHARE, TAKE)?;
+        let taken = taken.query(&[Some(ids)])?;
         // Reads the latest snapshot: if the table was rewritten, an older one shows no rows.
         let present = self.statement("sweep present", READ, PRESENT)?;
-        let present = present.look_latest(&[Some(ids)])?;
+        let present = present.query_latest(&[Some(ids)])?;
         self.is_reached.set(true);
         let statuses: HashMap<&[u8], &[u8]> = taken
             .iter()
@@ -217,11 +216,8 @@ impl RevertBatch {
             )
         })?;
         let doing = Doing::Move(from.to_owned(), to.to_owned());
-        let permit = permit::grant(
-            machine.name(),
-            due.iter().map(|d| d.row_id.as_slice()),
-            doing,
-        );
+        let rows = due.iter().map(|d| d.row_id.as_slice());
+        let permit = permit::grant(machine.name(), rows, doing);
         let reverted = plan.query(&[Some(ids)])?;
         drop(permit);
         let versions: HashMap<&[u8], Option<Datum>> = reverted
@@ -322,7 +318,7 @@ pub fn change_lease(
     let Some(tid) = lease.tid() else {
         return Ok(false);
     };
-    if table.lock(tid, &snapshot, Wait::No)? != Outcome::Done {
+    if table.lock(tid, &snapshot, Wait::No)? != WriteOutcome::Done {
         return Ok(false);
     }
     match decide(&mut lease, clock::now_us()?) {

@@ -75,7 +75,7 @@ fn by_last_end(mut names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     names.sort();
     let mut found = Vec::new();
     for name in names {
-        found.push((swept::last_end(ACTION_RELEASE, &name)?, name));
+        found.push((swept::last_end(&name)?, name));
     }
     found.sort();
     Ok(found.into_iter().map(|(_, name)| name).collect())
@@ -152,7 +152,7 @@ fn next_leases(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> L
             chunk.full = false;
             break;
         };
-        let lease = Lease::look(slot);
+        let lease = Lease::borrow(slot);
         let Some(key) = lease.key() else {
             continue;
         };

@@ -12,13 +12,13 @@ use crate::machine::sql::is_any;
 use crate::machine::statement::{NO, READ};
 use crate::machine::user_row::{RowLock, RowSeen};
 use crate::spi::column;
-use crate::table::{Outcome, Snapshot, Table, Wait};
+use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
 const MOST: i32 = 1_000_000;
 /// How many rows one fetch reads.
-const STEP: i64 = 1_000;
+const CHUNK: i64 = 1_000;
 
 const CANDIDATES: &str = "
     SELECT {id}::pg_catalog.text, {status}::pg_catalog.text FROM {table} AS t WHERE {which}";
@@ -104,7 +104,7 @@ pub fn orphans(
     // Reads rows, leases and teardowns under one snapshot, so a lease that ends in between makes no orphan.
     let snapshot = Snapshot::now();
     let leases = Table::to_read(TABLE)?;
-    plan.stream(&[], &snapshot, STEP, |rows| {
+    plan.stream(&[], &snapshot, CHUNK, |rows| {
         for row in &rows {
             let (Some(id), Some(status)) = (column(row, 0), column(row, 1)) else {
                 continue;
@@ -140,7 +140,7 @@ fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     }
     let tid = known.as_ref().and_then(Lease::tid);
     if let Some(tid) = tid
-        && table.lock(tid, &snapshot, Wait::No)? != Outcome::Done
+        && table.lock(tid, &snapshot, Wait::No)? != WriteOutcome::Done
     {
         return Ok(false);
     }

@@ -18,7 +18,7 @@ use pgrx::pg_sys::{self, Datum};
 use std::cmp::Ordering;
 
 /// How many subjects one fetch reads.
-const STEP: i64 = 1_000;
+const CHUNK: i64 = 1_000;
 
 const MARKED: &str = "
     SELECT i.{subject}::pg_catalog.text COLLATE pg_catalog.\"C\" AS \"once$subject\",
@@ -76,7 +76,7 @@ fn audit(call: &Call, machine: &Machine) -> Result<()> {
         ahead: None,
     };
     audit.advance();
-    plan.stream(&args, &snapshot, STEP, |rows| {
+    plan.stream(&args, &snapshot, CHUNK, |rows| {
         for row in &rows {
             if let (Some(subject), Some(marked)) = (column(row, 0), column(row, 1)) {
                 audit.compare(varlena(subject), marked)?;
@@ -122,7 +122,7 @@ impl Audit<'_> {
     fn refund(&mut self) -> Option<(Vec<u8>, Datum)> {
         let table = self.machine.shape.table.oid.to_u32();
         while let Some(slot) = self.scan.as_mut().and_then(Scan::advance) {
-            let refund = RefundRecord::look(slot);
+            let refund = RefundRecord::borrow(slot);
             let relation = refund.raw(RefundCol::Relation).map(|d| d.value() as u32);
             if let (true, Some(amount)) = (relation == Some(table), refund.raw(RefundCol::Amount)) {
                 let id = refund.bytes(RefundCol::RowId).unwrap_or_default().to_vec();
@@ -191,7 +191,7 @@ impl Audit<'_> {
         let present = machine.plan("present", &[machine.id_type()], [READ, NO, NO], || {
             machine.parts().fill(PRESENT, &[])
         })?;
-        let found = present.look(&[Some(id.value)], self.snapshot)?;
+        let found = present.query_with(&[Some(id.value)], self.snapshot)?;
         Ok(!found.is_empty())
     }
 }

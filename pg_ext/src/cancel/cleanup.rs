@@ -2,7 +2,7 @@
 
 use super::items::Items;
 use super::record::TeardownCol;
-use super::stand::{Stand, TornRow};
+use super::torn_row::{TeardownState, TornRow};
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::machine::id::{RowId, parameter_type};
@@ -49,7 +49,7 @@ pub fn cancel_items(call: &Call) -> Result<Datum> {
     args.extend(after.map(|id| Some(id.value)));
     let rows = Rows::begin(call);
     // Reads the latest snapshot: an item that an older one misses would be confirmed as deleted.
-    for row in plan.look_latest(&args)? {
+    for row in plan.query_latest(&args)? {
         rows.push(&[column(&row, 0), column(&row, 1)]);
     }
     Ok(call.return_null())
@@ -60,7 +60,7 @@ pub fn cancel_confirm(call: &Call) -> Result<Datum> {
     let torn = TornRow::of_call(call)?;
     Items::of_machine(&torn.machine)?;
     let pass = call.i64(2, "pass")?;
-    if let Stand::Done(_) = torn.stand(RowLock::Update)? {
+    if let TeardownState::Done(_) = torn.state(RowLock::Update)? {
         let last = torn.past_record()?.map_or(0, |t| t.i64(TeardownCol::Pass));
         return Ok(Datum::from(pass == last));
     }

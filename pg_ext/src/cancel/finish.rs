@@ -7,7 +7,7 @@
 use super::items::{Items, WhichItems};
 use super::numeric;
 use super::record::{Teardown, TeardownCol};
-use super::stand::{Stand, TornRow};
+use super::torn_row::{TeardownState, TornRow};
 use crate::call::{Call, shown, varlena};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
@@ -38,9 +38,9 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
             refund.items.lock_with_all_below(pg_sys::AccessShareLock);
         }
     }
-    let seen = match torn.stand(RowLock::Whole)? {
-        Stand::Open(seen) => seen,
-        Stand::Done(seen) => {
+    let seen = match torn.state(RowLock::Whole)? {
+        TeardownState::Open(seen) => seen,
+        TeardownState::Done(seen) => {
             let past = torn.past_record()?;
             return Ok(answer(b"done", seen.status, past.as_ref()));
         }

@@ -6,7 +6,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::shape::RefundShape;
 use crate::machine::sql::{fill, literal};
-use crate::machine::statement::{LOCK, NO, READ};
+use crate::machine::statement::{NO, READ, ROW_SHARE};
 use crate::spi::SwitchedUser;
 use crate::spi::column;
 use crate::subxact;
@@ -123,7 +123,7 @@ impl Items<'_> {
         let plan = self.machine.plan(key, &types, [NO, READ, NO], || {
             self.fill(SOME, &[("which", &self.is(which))])
         })?;
-        let rows = plan.look_latest(&[Some(id.value)])?;
+        let rows = plan.query_latest(&[Some(id.value)])?;
         Ok(rows.first().and_then(|row| column(row, 0)))
     }
 
@@ -133,7 +133,7 @@ impl Items<'_> {
         let plan = (self.machine).plan("wallet", &types, [READ, NO, READ], || {
             self.fill(WALLET, &[])
         })?;
-        Ok(!plan.look(&[Some(id.value)], snapshot)?.is_empty())
+        Ok(!plan.query_with(&[Some(id.value)], snapshot)?.is_empty())
     }
 
     /// Whether the caller sees this undecided item, but a policy forbids its update. Does not wait: an item that
@@ -150,7 +150,7 @@ impl Items<'_> {
             Ok(!plan.query(&[Some(id.value), Some(item)])?.is_empty())
         };
         let is_seen = || is_there("item", READ, "");
-        let lock = || is_there("item now", LOCK, "FOR NO KEY UPDATE OF i NOWAIT");
+        let lock = || is_there("item now", ROW_SHARE, "FOR NO KEY UPDATE OF i NOWAIT");
         Ok(is_seen()? && matches!(subxact::attempt(lock)?, Ok(false)) && is_seen()?)
     }
 }

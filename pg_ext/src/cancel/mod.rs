@@ -1,6 +1,6 @@
 //! cancel: a teardown whose terminal state comes last. `sql/cancel.sql` begins with an overview.
 //!
-//! `record` has the rows of once.cancel and once.refund, `items` the statements on items. `stand` says whether the
+//! `record` has the rows of once.cancel and once.refund, `items` the statements on items. `torn_row` says whether the
 //! teardown of a row can go on. Other files hold the calls; `adopt` gives leases and teardowns to rows that have none.
 
 pub mod adopt;
@@ -14,6 +14,6 @@ pub mod request;
 
 mod items;
 mod numeric;
-mod stand;
+mod torn_row;
 
-pub use stand::holder_of;
+pub use torn_row::holder_of;

@@ -12,13 +12,13 @@ use crate::machine::stored::StoredMachine;
 use crate::row::{self, Rows};
 use crate::spi::{column, yes};
 use crate::subxact::{self, Failure};
-use crate::table::{Outcome, Scan, ScanKey, Snapshot, Table, Wait};
+use crate::table::{Scan, ScanKey, Snapshot, Table, Wait, WriteOutcome};
 use pgrx::pg_sys::{Datum, Oid};
 use std::collections::HashMap;
 
 const MOST: i32 = 100_000;
 /// The number of teardowns whose rows one query reads.
-const STEP: usize = 1_000;
+const CHUNK: usize = 1_000;
 /// A sweep checks at most this many open teardowns, the oldest ones.
 const SWEPT: usize = 1_000;
 
@@ -45,14 +45,11 @@ pub fn cancel_pending(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::now();
-    let mut scan = Some(open_teardowns(
-        &table,
-        &from_utf8(machine.name()),
-        &snapshot,
-    )?);
+    let name = from_utf8(machine.name());
+    let mut scan = Some(open_teardowns(&table, &name, &snapshot)?);
     let mut found = 0;
     while found < max {
-        let Some(open) = next_open(&machine, &mut scan, STEP)? else {
+        let Some(open) = next_open(&machine, &mut scan, CHUNK)? else {
             break;
         };
         let present = rows_present(&machine, &open, false)?;
@@ -91,7 +88,7 @@ pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String
     let snapshot = Snapshot::latest();
     let mut scan = open_teardowns(&table, machine, &snapshot)?;
     while let Some(slot) = scan.advance() {
-        let teardown = Teardown::look(slot);
+        let teardown = Teardown::borrow(slot);
         if teardown.relation() == relation {
             let id = teardown.bytes(TeardownCol::RowId).unwrap_or_default();
             return Ok(Some(shown(id)));
@@ -142,7 +139,7 @@ fn close_of_gone_rows(machine: &Machine) -> Result<()> {
 fn close_teardown(table: &Table, mut teardown: Teardown) -> Result<()> {
     if let Some(tid) = teardown.tid()
         && teardown.is_open()
-        && table.lock(tid, &Snapshot::latest(), Wait::No)? == Outcome::Done
+        && table.lock(tid, &Snapshot::latest(), Wait::No)? == WriteOutcome::Done
     {
         teardown.put(TeardownCol::Open, Some(Datum::from(false)));
         teardown.update_at(table, tid)?;
@@ -158,7 +155,7 @@ fn next_open(
 ) -> Result<Option<Vec<OpenTeardown>>> {
     let mut open = Vec::new();
     while let Some(slot) = scan.as_mut().and_then(Scan::advance) {
-        let teardown = Teardown::look(slot);
+        let teardown = Teardown::borrow(slot);
         let id = teardown.bytes(TeardownCol::RowId).unwrap_or_default();
         // An id that the column's present type cannot read names no row.
         let id = RowId::read(machine.shape.id.base_type, id, "id");
@@ -190,7 +187,7 @@ fn rows_present(
     let ids = row::array(open.iter().map(|o| o.id.value), machine.id_type());
     let rows = match latest {
         false => plan.query(&[Some(ids)])?,
-        true => plan.look_latest(&[Some(ids)])?,
+        true => plan.query_latest(&[Some(ids)])?,
     };
     Ok(rows
         .iter()

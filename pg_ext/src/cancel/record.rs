@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::row;
-use crate::table::{self, Name, Outcome, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Snapshot, Table, WriteOutcome};
 use pgrx::pg_sys::{Datum, Oid};
 
 pub const TABLE: Name = c"cancel";
@@ -81,10 +81,10 @@ impl Teardown {
         let table = Table::to_write(TABLE)?;
         let outcome = match self.tid() {
             Some(tid) => self.update_at(&table, tid)?,
-            None => Outcome::Changed,
+            None => WriteOutcome::Changed,
         };
         match outcome {
-            Outcome::Done => Ok(()),
+            WriteOutcome::Done => Ok(()),
             _ => Err(Error::retry_transaction("a teardown of pg_once")),
         }
     }

@@ -10,7 +10,7 @@
 use super::items::{Items, WhichItems};
 use super::numeric;
 use super::record::{Teardown, TeardownCol, note_refund};
-use super::stand::{Stand, TornRow};
+use super::torn_row::{TeardownState, TornRow};
 use crate::call::{Call, shown, varlena};
 use crate::error::{Error, Kind, Result};
 use crate::machine::permit::{self, Doing};
@@ -116,7 +116,7 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
         None => None,
         Some(_) => Some(call.limit(2, "max_items", i32::MAX)?),
     };
-    if let Stand::Done(_) = torn.stand(RowLock::Update)? {
+    if let TeardownState::Done(_) = torn.state(RowLock::Update)? {
         let past = torn.past_record()?;
         return Ok(answer(0, numeric::zero(), past.as_ref(), false));
     }

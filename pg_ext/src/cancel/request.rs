@@ -1,7 +1,7 @@
 //! `cancel_request` sets the flag and begins the teardown. From then on no action starts on the row.
 
 use super::record::Teardown;
-use super::stand::TornRow;
+use super::torn_row::TornRow;
 use crate::action::lease::Lease;
 use crate::call::{Call, shown};
 use crate::error::{Error, Result};

@@ -37,7 +37,7 @@ static HAS_INDEX: Kept = Kept::new(INDEXED, &[OIDOID, INT2OID]);
 pub fn machine_check(call: &Call) -> Result<Datum> {
     let only = call.opt_text(0, "machine", SCOPE_MAX)?;
     let rows = Rows::begin(call);
-    let look = |stored: &StoredMachine| -> Result<()> {
+    let list = |stored: &StoredMachine| -> Result<()> {
         let name = stored.name();
         for found in findings(name, stored)? {
             rows.push(&[
@@ -50,9 +50,9 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     };
     match only {
         Some(name) => {
-            look(&StoredMachine::existing(name)?)?;
+            list(&StoredMachine::existing(name)?)?;
         }
-        None => stored::each_stored(&mut |stored| look(stored))?,
+        None => stored::each_stored(&mut |stored| list(stored))?,
     }
     Ok(call.return_null())
 }
@@ -102,7 +102,7 @@ impl Findings {
                 "Define the machine again, and turn on its guard: the definition means the table of that name.",
             );
         }
-        if let Err(missing) = shape::fit_to_tables(definition, stored.tables()) {
+        if let Err(missing) = shape::look_up_names(definition, stored.tables()) {
             let hint = "Rename it back, define the machine again (a table that was made anew is another one), or drop the machine.";
             missing.into_iter().for_each(|line| self.add(line, hint));
             return Ok(());

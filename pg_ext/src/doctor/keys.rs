@@ -7,7 +7,7 @@ use crate::key::record::{BY_LOOK, Col, KeyRow, TABLE as KEYS};
 use crate::key::scopes::{ScopeNames, first_names};
 use crate::metrics::leases::KeyLeases;
 use crate::shard;
-use crate::table::{Snapshot, Step, Table};
+use crate::table::{ScanStep, Snapshot, Table};
 
 /// A live client retries sooner than this.
 const LONG_US: i64 = 600_000_000;
@@ -111,9 +111,9 @@ pub fn foreign(report: &Report) -> Result<()> {
     let (table, snapshot) = (Table::to_read(KEYS)?, Snapshot::latest());
     let mut scan = table.scan(BY_LOOK, &mut [], &snapshot)?;
     while looked < NAMES
-        && let Step::Row(slot) = scan.step(&mut looks)
+        && let ScanStep::Row(slot) = scan.step(&mut looks)
     {
-        let row = KeyRow::look(slot);
+        let row = KeyRow::borrow(slot);
         let text = |col| row.bytes(col).unwrap_or_default();
         looked += 1;
         foreign += usize::from(!shard::is_home(text(Col::Scope), text(Col::Key))?);

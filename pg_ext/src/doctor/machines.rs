@@ -9,7 +9,7 @@ use crate::metrics::leases::ActionLeases;
 use crate::subxact;
 
 /// The most leases read per machine.
-const LOOKS: usize = 1_000;
+const MOST_LEASES: usize = 1_000;
 
 pub fn ask(report: &Report) -> Result<()> {
     stored::each_stored(&mut |stored| {
@@ -35,7 +35,7 @@ pub fn ask(report: &Report) -> Result<()> {
                 "SELECT * FROM once.machine_check(machine) as a superuser.",
             ),
         }
-        let actions = ActionLeases::count(name, LOOKS)?;
+        let actions = ActionLeases::count(name, MOST_LEASES)?;
         if actions.deferred > 0 {
             report.add(
                 Severity::Warning,

@@ -59,7 +59,7 @@ const FORGET: &CStr = c"
 
 const FORGET_LEASES: &CStr = c"DELETE FROM once.action_lease WHERE machine = $1";
 
-static DEAD: Kept = Kept::new(FORGET_LEASES, &[TEXTOID]);
+static FORGOTTEN_LEASES: Kept = Kept::new(FORGET_LEASES, &[TEXTOID]);
 static STORED: Kept = Kept::new(
     STORE,
     &[
@@ -99,8 +99,8 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
             }
             // The table is gone, so the leases of its rows are deleted.
             false => drop(spi::query_latest(
-                &DEAD,
-                &[Some(row::text(&from_utf8(&valid.definition.machine)))],
+                &FORGOTTEN_LEASES,
+                &[Some(row::text(&name))],
             )?),
         }
     }
@@ -259,17 +259,17 @@ fn in_use(machine: &str, lease: &Lease, so: &str) -> Error {
     )
 }
 
-/// Calls `look` with each held lease of the machine in the latest snapshot. The lease of a deleted row counts until a
+/// Calls `each` with each held lease of the machine in the latest snapshot. The lease of a deleted row counts until a
 /// sweep deletes it.
-fn each_held(machine: &[u8], mut look: impl FnMut(&Lease) -> Result<()>) -> Result<()> {
+fn each_held(machine: &[u8], mut each: impl FnMut(&Lease) -> Result<()>) -> Result<()> {
     let leases = Table::to_read(lease::TABLE)?;
     let key = &mut [ScanKey::text(1, row::text(machine))];
     let snapshot = Snapshot::latest();
     let mut scan = leases.scan(lease::BY_LOOK, key, &snapshot)?;
     while let Some(slot) = scan.advance() {
-        let held = Lease::look(slot);
+        let held = Lease::borrow(slot);
         if held.state() == lease::LeaseState::Held {
-            look(&held)?;
+            each(&held)?;
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use crate::call::Call;
 use crate::error::{Error, Kind, Result};
 use crate::machine::model::Machine;
-use crate::machine::relation::{Column, column_of};
+use crate::machine::relation::{UserColumn, column_of};
 use crate::machine::sql;
 use crate::machine::statement::NO;
 use crate::spi::{SwitchedUser, yes};
@@ -132,7 +132,7 @@ impl RowEvent {
     }
 
     /// A column of the written table (a partition may have other column numbers).
-    pub fn column(&self, column: &Column) -> Result<GuardedColumn> {
+    pub fn column(&self, column: &UserColumn) -> Result<GuardedColumn> {
         let here = column_of(self.relation(), &column.plain);
         let here = here.ok_or_else(|| {
             Error::new(
@@ -171,7 +171,7 @@ pub struct GuardedColumn {
 }
 
 impl GuardedColumn {
-    fn of_column(column: &Column) -> GuardedColumn {
+    fn of_column(column: &UserColumn) -> GuardedColumn {
         let (mut length, mut by_value) = (0i16, false);
         // SAFETY: looks into the system cache.
         unsafe { pg_sys::get_typlenbyval(column.type_oid, &mut length, &mut by_value) };

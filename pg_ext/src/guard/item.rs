@@ -18,7 +18,7 @@ use pgrx::pg_sys::{Datum, Oid};
 use std::rc::Rc;
 
 /// $1 the row's id.
-const LOCK: &str = "
+const LOCK_ROW_SQL: &str = "
     SELECT {status}::pg_catalog.text FROM {table} AS t
      WHERE {id} OPERATOR(pg_catalog.=) $1 FOR KEY SHARE OF t";
 
@@ -181,8 +181,8 @@ impl GuardedItems {
         };
         let _owner = SwitchedUser::to_owner_for_check(owner);
         let types = [machine.id_type()];
-        let plan = machine.plan("item lock", &types, [statement::LOCK, NO, NO], || {
-            machine.parts().fill(LOCK, &[])
+        let plan = machine.plan("item lock", &types, [statement::ROW_SHARE, NO, NO], || {
+            machine.parts().fill(LOCK_ROW_SQL, &[])
         })?;
         let rows = plan.query(&[Some(id.value)])?;
         Ok(rows

@@ -34,7 +34,7 @@ pub enum Col {
 table::columns!(Col);
 
 /// A row of `once.inbox`.
-pub type Record = table::Record<Col, 7>;
+pub type InboxRow = table::Record<Col, 7>;
 
 /// The status column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Status {
     }
 }
 
-impl Record {
+impl InboxRow {
     pub fn status(&self) -> Status {
         Status::from_code(self.raw(Col::Status).map_or(0, |d| d.value() as u8))
     }
@@ -124,18 +124,18 @@ impl<'a> Entry<'a> {
     }
 
     /// The row as a snapshot sees it, and whether this transaction has written it.
-    pub fn find(&self, table: &Table, snapshot: &Snapshot) -> Result<Option<(Record, bool)>> {
+    pub fn find(&self, table: &Table, snapshot: &Snapshot) -> Result<Option<(InboxRow, bool)>> {
         let key = &mut [ScanKey::uuid(1, row::uuid(&self.id))];
         let found = table.find(BY_ID, key, snapshot)?;
         Ok(found.map(|slot| {
             let is_ours = slot.is_ours();
-            (Record::load(slot), is_ours)
+            (InboxRow::load(slot), is_ours)
         }))
     }
 
     /// A new row with the names of the entry, not stored yet.
-    pub fn fresh(&self) -> Record {
-        let mut fresh = Record::empty();
+    pub fn fresh(&self) -> InboxRow {
+        let mut fresh = InboxRow::empty();
         fresh.put(Col::Id, Some(row::uuid(&self.id)));
         fresh.put_text(Col::Scope, Some(self.scope));
         fresh.put_text(Col::Name, Some(self.name));

@@ -6,17 +6,17 @@
 //! inserts of one entry. It is held from the last read to the insert, and its holder waits for nothing else. Above
 //! READ COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
 
-use super::entry::{Col, Entry, Record, TABLE};
+use super::entry::{Col, Entry, InboxRow, TABLE};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::table::{self, Outcome, Snapshot, Table, Wait};
+use crate::table::{self, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 
 /// The row that a call found.
 pub enum Found<'r> {
     /// There is no row, or its ttl is over. This is the row to write.
-    Nothing(&'r mut Record),
-    Row(&'r mut Record, Writer),
+    Nothing(&'r mut InboxRow),
+    Row(&'r mut InboxRow, Writer),
 }
 
 /// The transaction that has written the row.
@@ -68,13 +68,13 @@ pub fn find_or_write<T>(
         // If the row is locked, waits for its lock and reads again, because the clock has moved on.
         let outcome = match !locked && table.is_held(tid) {
             true => table.lock(tid, &snapshot, Wait::Yes)?,
-            false if row.update_at(&table, tid)? == Outcome::Done => return Ok(answer),
-            false => Outcome::Changed,
+            false if row.update_at(&table, tid)? == WriteOutcome::Done => return Ok(answer),
+            false => WriteOutcome::Changed,
         };
-        if outcome != Outcome::Done && table::above_read_committed() {
+        if outcome != WriteOutcome::Done && table::above_read_committed() {
             return Err(Error::retry_transaction(entry.named()));
         }
-        locked = outcome == Outcome::Done;
+        locked = outcome == WriteOutcome::Done;
     }
 }
 
@@ -87,7 +87,7 @@ pub enum Own {
 }
 
 /// False: another transaction has inserted the row, or has just rolled back. The caller must read again.
-fn insert(entry: &Entry, fresh: &Record) -> Result<bool> {
+fn insert(entry: &Entry, fresh: &InboxRow) -> Result<bool> {
     let table = Table::to_write(TABLE)?;
     let lock = TryLock::wait(entry.lock_hash());
     let dirty = Snapshot::dirty();

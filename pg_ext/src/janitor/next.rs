@@ -34,8 +34,8 @@ const LETTERS: &CStr = c"
 
 static LETTER: Kept = Kept::new(LETTERS, &[]);
 static LEASE: Kept = Kept::new(LEASES, &[]);
-static KEY: Kept = Kept::new(KEYS, &[]);
-static TOMBSTONE: Kept = Kept::new(TOMBSTONES, &[]);
+static NEXT_EXPIRY: Kept = Kept::new(KEYS, &[]);
+static NEXT_TOMBSTONE_END: Kept = Kept::new(TOMBSTONES, &[]);
 static MESSAGE: Kept = Kept::new(MESSAGES, &[]);
 static DEDUPE: Kept = Kept::new(DEDUPES, &[]);
 
@@ -56,8 +56,8 @@ fn next_of(task: Task) -> Result<Option<i64>> {
     match task {
         Task::ActionRelease => found(&LEASE),
         Task::KeyAbandon => abandon::next_look(),
-        Task::KeyReap => found(&TOMBSTONE),
-        Task::KeyTombstone => found(&KEY),
+        Task::KeyReap => found(&NEXT_TOMBSTONE_END),
+        Task::KeyTombstone => found(&NEXT_EXPIRY),
         Task::OutboxRequeue => outbox::next_lease_end(),
         Task::InboxReap => found(&MESSAGE),
         Task::DedupeReap => found(&DEDUPE),

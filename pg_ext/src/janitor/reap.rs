@@ -114,8 +114,8 @@ const DEAD_REAP: &CStr = c"
 
 const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, INT8OID];
 
-pub static KEYS: Kept = Kept::new(KEY_REAP, TYPES);
-pub static TOMBSTONES: Kept = Kept::new(KEY_TOMBSTONE, TYPES);
+pub static DELETE_TOMBSTONES: Kept = Kept::new(KEY_REAP, TYPES);
+pub static EMPTY_EXPIRED_KEYS: Kept = Kept::new(KEY_TOMBSTONE, TYPES);
 pub static INBOX: Kept = Kept::new(INBOX_REAP, TYPES.split_at(2).0);
 pub static DEDUPE: Kept = Kept::new(DEDUPE_REAP, TYPES.split_at(2).0);
 pub static DEAD: Kept = Kept::new(DEAD_REAP, TYPES.split_at(2).0);

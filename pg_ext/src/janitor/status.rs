@@ -18,7 +18,7 @@ use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The most rows that a count reads; for actions, of each machine.
-const LOOKS: i64 = 10_000;
+const MOST: i64 = 10_000;
 
 // In all statements: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the number of due
 // rows, the time since when they are due, and for actions the machine.
@@ -78,12 +78,12 @@ const RUNS: &CStr = c"
 
 const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, INT8OID];
 
-static ACTION_RELEASE: Kept = Kept::new(OVERDUE_ACTIONS, TYPES);
-static KEY_REAP: Kept = Kept::new(REAPABLE_KEYS, TYPES);
-static KEY_TOMBSTONE: Kept = Kept::new(EXPIRED_KEYS, TYPES);
-static INBOX_REAP: Kept = Kept::new(EXPIRED_MESSAGES, TYPES);
-static DEDUPE_REAP: Kept = Kept::new(EXPIRED_DEDUPES, TYPES);
-static DEAD_REAP: Kept = Kept::new(EXPIRED_LETTERS, TYPES);
+static DUE_ACTION_RELEASE: Kept = Kept::new(OVERDUE_ACTIONS, TYPES);
+static DUE_KEY_REAP: Kept = Kept::new(REAPABLE_KEYS, TYPES);
+static DUE_KEY_TOMBSTONE: Kept = Kept::new(EXPIRED_KEYS, TYPES);
+static DUE_INBOX_REAP: Kept = Kept::new(EXPIRED_MESSAGES, TYPES);
+static DUE_DEDUPE_REAP: Kept = Kept::new(EXPIRED_DEDUPES, TYPES);
+static DUE_DEAD_REAP: Kept = Kept::new(EXPIRED_LETTERS, TYPES);
 static TASK_RUNS: Kept = Kept::new(RUNS, &[TEXTOID]);
 
 /// The due rows of a task: one part, or (action_release) one for each machine that has any.
@@ -104,7 +104,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
             let of_due = [
                 Some(name),
                 column(&run, 0),
-                due.as_ref().map(|due| Datum::from(due.rows.min(LOOKS))),
+                due.as_ref().map(|due| Datum::from(due.rows.min(MOST))),
                 due.as_ref().and_then(|due| due.since).map(age),
             ];
             rows.push(&[&of_due, &run[1..]].concat());
@@ -135,27 +135,27 @@ fn sum_of(parts: &[(Option<Vec<u8>>, DueWork)], machine: Option<&[u8]>) -> DueWo
 
 fn due_parts(task: Task, now: i64) -> Result<DueParts> {
     Ok(match task {
-        Task::ActionRelease => counted(&ACTION_RELEASE, now)?,
+        Task::ActionRelease => counted(&DUE_ACTION_RELEASE, now)?,
         Task::KeyAbandon => vec![(None, abandoned(now)?)],
-        Task::KeyReap => counted(&KEY_REAP, now)?,
-        Task::KeyTombstone => counted(&KEY_TOMBSTONE, now)?,
-        Task::InboxReap => counted(&INBOX_REAP, now)?,
-        Task::DedupeReap => counted(&DEDUPE_REAP, now)?,
-        Task::DeadReap => counted(&DEAD_REAP, now)?,
-        Task::HistoryReap => vec![(None, history::due(LOOKS)?)],
-        Task::OutboxRequeue => vec![(None, outbox::requeue(now, LOOKS)?)],
+        Task::KeyReap => counted(&DUE_KEY_REAP, now)?,
+        Task::KeyTombstone => counted(&DUE_KEY_TOMBSTONE, now)?,
+        Task::InboxReap => counted(&DUE_INBOX_REAP, now)?,
+        Task::DedupeReap => counted(&DUE_DEDUPE_REAP, now)?,
+        Task::DeadReap => counted(&DUE_DEAD_REAP, now)?,
+        Task::HistoryReap => vec![(None, history::due(MOST)?)],
+        Task::OutboxRequeue => vec![(None, outbox::requeue(now, MOST)?)],
         Task::OutboxRetire => vec![(None, outbox::retire()?)],
     })
 }
 
 fn abandoned(now: i64) -> Result<DueWork> {
-    let (rows, since) = OverdueKeys::count(now, LOOKS as usize)?;
+    let (rows, since) = OverdueKeys::count(now, MOST as usize)?;
     let rows = rows as i64;
     Ok(DueWork { rows, since })
 }
 
 fn counted(statement: &'static Kept, now: i64) -> Result<DueParts> {
-    let args = [now, LOOKS, clock::DAY_US].map(|value| Some(Datum::from(value)));
+    let args = [now, MOST, clock::DAY_US].map(|value| Some(Datum::from(value)));
     let part = |row: &spi::Row| {
         let number = |i| column(row, i).map(|found| found.value() as i64);
         let due = DueWork {

@@ -22,7 +22,7 @@ use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept, column};
 use crate::swept::Swept;
-use crate::table::{ScanKey, Snapshot, Step, Table};
+use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum, OIDOID, TEXTARRAYOID, TIMESTAMPTZOID};
 use std::collections::BinaryHeap;
@@ -56,7 +56,7 @@ const BEGIN: &CStr = c"
     SELECT mark.look_at, ended.look_at, ended.names FROM mark CROSS JOIN ended";
 
 // $1: ids of unfinished keys. Locked keys wait for the next run.
-const MOVE: &CStr = c"
+const INTO_PENDING_LANE: &CStr = c"
     WITH candidate AS MATERIALIZED (
         SELECT c.id FROM pg_catalog.unnest($1::uuid[]) c (id) UNION SELECT l.id FROM once.key_locked l),
     free AS MATERIALIZED (
@@ -80,7 +80,7 @@ const END: &CStr = c"
     ON CONFLICT (waits_for) DO UPDATE SET look_at = excluded.look_at WHERE m.look_at <> excluded.look_at";
 
 static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
-static MOVED: Kept = Kept::new(MOVE, &[TEXTARRAYOID]);
+static PUT_IN_PENDING_LANE: Kept = Kept::new(INTO_PENDING_LANE, &[TEXTARRAYOID]);
 static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
 /// Moves at most `max` keys, and at most `max` more that were claimed late. None: another session is running this task.
@@ -126,12 +126,11 @@ pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
 
 /// Moves the unfinished keys, and those that were locked in an earlier run.
 fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
-    let ids: Vec<String> = (overdue.iter())
-        .flat_map(OverdueKeys::unfinished)
-        .map(|(_, id)| hex(id))
-        .collect();
+    let unfinished = overdue.iter().flat_map(OverdueKeys::unfinished);
+    let ids: Vec<String> = unfinished.map(|(_, id)| hex(id)).collect();
     let ids: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
-    let rows = settings::by_index(|| spi::query_latest(&MOVED, &[Some(row::texts(&ids))]))?;
+    let rows =
+        settings::by_index(|| spi::query_latest(&PUT_IN_PENDING_LANE, &[Some(row::texts(&ids))]))?;
     Ok(Swept {
         done: spi::first(&rows).map_or(0, |d| d.value() as i64),
         more,
@@ -176,8 +175,8 @@ impl OverdueKeys {
             scope = next;
             let keys = &mut lane(&scope, ORDINARY, from, overdue.upto);
             let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
-            while let Step::Row(slot) = scan.step(&mut looks) {
-                let key = KeyRow::look(slot);
+            while let ScanStep::Row(slot) = scan.step(&mut looks) {
+                let key = KeyRow::borrow(slot);
                 let look_at = key.i64(Col::LookAt);
                 if look_at > overdue.upto {
                     break;

@@ -12,12 +12,12 @@ use super::scope::ScopeOptions;
 use super::step;
 use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
 use crate::clock;
-use crate::counters::{self, Outcome as Ended};
+use crate::counters::{self, ClaimOutcome};
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
 use crate::settings;
 use crate::shard;
-use crate::table::{self, Outcome, Snapshot, Table, Wait};
+use crate::table::{self, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
@@ -119,10 +119,10 @@ impl KeyClaim<'_> {
         };
         drop(lock);
         match taken {
-            Outcome::Done => Ok(Some(claimed(&row, clock::now_us()?))),
-            Outcome::Busy => Ok(Some(self.claimed_elsewhere())),
-            Outcome::Changed if table::above_read_committed() => Err(self.lost_race()),
-            Outcome::Changed => Ok(None),
+            WriteOutcome::Done => Ok(Some(claimed(&row, clock::now_us()?))),
+            WriteOutcome::Busy => Ok(Some(self.claimed_elsewhere())),
+            WriteOutcome::Changed if table::above_read_committed() => Err(self.lost_race()),
+            WriteOutcome::Changed => Ok(None),
         }
     }
 
@@ -155,12 +155,12 @@ impl KeyClaim<'_> {
     }
 
     /// A first claim that reuses a row whose ttl and gone_for are over.
-    fn renew(&self, table: &Table, row: &mut KeyRow, snapshot: &Snapshot) -> Result<Outcome> {
+    fn renew(&self, table: &Table, row: &mut KeyRow, snapshot: &Snapshot) -> Result<WriteOutcome> {
         let Some(tid) = row.tid() else {
-            return Ok(Outcome::Changed);
+            return Ok(WriteOutcome::Changed);
         };
         let locked = table.lock(tid, snapshot, Wait::No)?;
-        if locked != Outcome::Done {
+        if locked != WriteOutcome::Done {
             return Ok(locked);
         }
         step::forget_all(KeyId::hashed(self.scope, self.key))?;
@@ -227,12 +227,12 @@ pub fn take_over(
     options: &ScopeOptions,
     lease: Option<i64>,
     holder: Option<&[u8]>,
-) -> Result<Outcome> {
+) -> Result<WriteOutcome> {
     let Some(tid) = row.tid() else {
-        return Ok(Outcome::Changed);
+        return Ok(WriteOutcome::Changed);
     };
     let locked = table.lock(tid, snapshot, Wait::No)?;
-    if locked != Outcome::Done {
+    if locked != WriteOutcome::Done {
         return Ok(locked);
     }
     let now = clock::now_us()?;
@@ -257,7 +257,7 @@ fn answer(decision: KeyDecision, row: &KeyRow, now: i64) -> Datum {
     match decision {
         KeyDecision::Held => claimed(row, now),
         KeyDecision::Replayed => counted(
-            Ended::Replayed,
+            ClaimOutcome::Replayed,
             &[
                 (5, row.raw(Col::ResponseCode)),
                 (6, row.raw(Col::ResponseBody)),
@@ -268,16 +268,19 @@ fn answer(decision: KeyDecision, row: &KeyRow, now: i64) -> Datum {
             lease_left_us,
             retry_after_us,
         } => in_progress(lease_left_us, retry_after_us),
-        KeyDecision::Mismatched => counted(Ended::Mismatched, &[]),
-        KeyDecision::Gone => counted(Ended::Gone, &[]),
-        _ => counted(Ended::Parked, &[(2, row.raw(Col::Attempt))]),
+        KeyDecision::Mismatched => counted(ClaimOutcome::Mismatched, &[]),
+        KeyDecision::Gone => counted(ClaimOutcome::Gone, &[]),
+        // `try_once` claims the key for Fresh and TakeOver, so it does not pass them.
+        KeyDecision::Parked | KeyDecision::Fresh | KeyDecision::TakeOver => {
+            counted(ClaimOutcome::Parked, &[(2, row.raw(Col::Attempt))])
+        }
     }
 }
 
 fn in_progress(lease_left_us: Option<i64>, retry_after_us: i64) -> Datum {
-    let lease_left = lease_left_us.map(clock::interval_datum);
-    let retry_after = Some(clock::interval_datum(retry_after_us));
-    counted(Ended::InProgress, &[(8, lease_left), (9, retry_after)])
+    let lease_left = (8, lease_left_us.map(clock::interval_datum));
+    let retry_after = (9, Some(clock::interval_datum(retry_after_us)));
+    counted(ClaimOutcome::InProgress, &[lease_left, retry_after])
 }
 
 fn claimed(row: &KeyRow, now: i64) -> Datum {
@@ -292,10 +295,10 @@ pub fn claim_values(row: &KeyRow, now: i64) -> [Option<Datum>; 10] {
 }
 
 /// `claimed` for a first attempt that has not advanced, else `resumed`.
-fn granted(row: &KeyRow, now: i64) -> (Ended, [Filled; 5]) {
+fn granted(row: &KeyRow, now: i64) -> (ClaimOutcome, [Filled; 5]) {
     let ended = match row.i32(Col::Attempt) > 1 || row.advanced() != Advanced::Never {
-        true => Ended::Resumed,
-        false => Ended::Claimed,
+        true => ClaimOutcome::Resumed,
+        false => ClaimOutcome::Claimed,
     };
     let lease_left = clock::interval_datum(row.i64(Col::LeaseUntil) - now);
     let filled = [
@@ -311,7 +314,7 @@ fn granted(row: &KeyRow, now: i64) -> (Ended, [Filled; 5]) {
 /// The number of a column of the answer, from 0, and its value.
 type Filled = (usize, Option<Datum>);
 
-fn values(ended: Ended, filled: &[Filled]) -> [Option<Datum>; 10] {
+fn values(ended: ClaimOutcome, filled: &[Filled]) -> [Option<Datum>; 10] {
     let mut values = [None; 10];
     values[0] = Some(row::text(ended.name().as_bytes()));
     for (column, value) in filled {
@@ -321,7 +324,7 @@ fn values(ended: Ended, filled: &[Filled]) -> [Option<Datum>; 10] {
 }
 
 /// Counts the outcome and builds the result row.
-fn counted(ended: Ended, filled: &[Filled]) -> Datum {
+fn counted(ended: ClaimOutcome, filled: &[Filled]) -> Datum {
     counters::count(ended);
     SHAPE.row(&values(ended, filled))
 }

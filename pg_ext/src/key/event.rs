@@ -146,7 +146,7 @@ pub fn emit_all(id: KeyId, end: KeyStatus) -> Result<()> {
     let mut scan = table.scan(step::BY_STEP, keys, &snapshot)?;
     let mut events = Vec::new();
     while let Some(slot) = scan.advance() {
-        let step = step::StepRow::look(slot);
+        let step = step::StepRow::borrow(slot);
         if let Some(json) = step.raw(document) {
             events.push((step.i32(place), row::copied(json)));
         }

@@ -13,7 +13,7 @@ use crate::call::{Call, KEY_MAX, SCOPE_MAX};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::shard;
-use crate::table::{self, Outcome, Snapshot, Table, Wait};
+use crate::table::{self, Snapshot, Table, Wait, WriteOutcome};
 
 /// What to do with the row after the decision.
 pub enum KeyChange {
@@ -78,26 +78,26 @@ impl<'a> NamedKey<'a> {
             }
             let table = Table::to_write(TABLE)?;
             let outcome = match change {
-                KeyChange::Write if !locked && table.is_held(tid) => Outcome::Busy,
+                KeyChange::Write if !locked && table.is_held(tid) => WriteOutcome::Busy,
                 KeyChange::Write => row.update_at(&table, tid)?,
                 _ => table.lock(tid, &snapshot, Wait::No)?,
             };
             // After a wait the clock and the row are stale: both are read again, and `decide` is called again.
             let outcome = match outcome {
-                Outcome::Busy => table.lock(tid, &snapshot, Wait::Yes)?,
-                Outcome::Done => {
+                WriteOutcome::Busy => table.lock(tid, &snapshot, Wait::Yes)?,
+                WriteOutcome::Done => {
                     if matches!(change, KeyChange::Delete) {
                         step::forget_all(self.id())?;
                         table.delete(tid, &snapshot);
                     }
                     return Ok(answer);
                 }
-                Outcome::Changed => Outcome::Changed,
+                WriteOutcome::Changed => WriteOutcome::Changed,
             };
-            if outcome != Outcome::Done && table::above_read_committed() {
+            if outcome != WriteOutcome::Done && table::above_read_committed() {
                 return Err(Error::retry_transaction(named(self.scope, self.key)));
             }
-            locked = outcome == Outcome::Done;
+            locked = outcome == WriteOutcome::Done;
         }
     }
 

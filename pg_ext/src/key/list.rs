@@ -63,7 +63,7 @@ pub fn key_list(call: &Call) -> Result<Datum> {
         let keys = &mut lane(scope, name, from, clock::INFINITY);
         let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
         while let Some(slot) = scan.advance() {
-            window.list(&KeyRow::look(slot), &snapshot, &mut listing)?;
+            window.list(&KeyRow::borrow(slot), &snapshot, &mut listing)?;
         }
     }
     Ok(call.return_null())
@@ -102,7 +102,7 @@ impl ListWindow<'_> {
             let keys = &mut [ScanKey::uuid(1, id_datum(&id))];
             let mut scan = table.scan(step::BY_STEP, keys, snapshot)?;
             while let Some(slot) = scan.advance() {
-                let step = StepRow::look(slot);
+                let step = StepRow::borrow(slot);
                 listing.add(&values(self.scope, row, status, Some(&step)))?;
                 any = true;
             }

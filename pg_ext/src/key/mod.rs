@@ -1,26 +1,25 @@
 //! key: one logical request, one execution. The top of `sql/key.sql` describes the life of a key.
 //!
-//! `record` names the columns of a row. `claim` reads, decides and claims. `hold`, `finish` and `step` write with a
-//! token, which `fence` checks. `event` emits the events of steps. `inspect`, `list` and `resolve` serve people. `take`
-//! serves completers, and the sweep task in `abandon` finds the unfinished keys for them.
+//! `record` names the columns of a row. `decide` says how a claim of an existing key is answered; `claim` carries it
+//! out. `hold`, `finish` and `step` write with a token, which `fence` checks. `event` emits the events of steps.
+//! `inspect`, `list` and `resolve` serve people. `take` serves completers; the sweep task in `abandon` finds the keys.
 
 pub mod abandon;
+mod canonical;
 pub mod claim;
+pub mod decide;
+mod event;
+mod fence;
 pub mod fingerprint;
 pub mod finish;
 pub mod hold;
+mod identity;
 pub mod inspect;
+mod jsonb;
 pub mod list;
+pub mod record;
 pub mod resolve;
 pub mod scope;
 pub mod scopes;
 pub mod step;
 pub mod take;
-
-mod canonical;
-pub mod decide;
-mod event;
-mod fence;
-mod identity;
-mod jsonb;
-pub mod record;

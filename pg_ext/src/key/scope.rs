@@ -19,7 +19,7 @@ use pgrx::pg_sys::{Datum, INT8OID, JSONBOID, OIDOID, TEXTOID, TIMESTAMPTZOID};
 
 pub const TABLE: Name = c"scope";
 pub const BY_SCOPE: Name = c"scope_pkey";
-const MAX_ATTEMPTS: i32 = 25;
+const DEFAULT_MAX_ATTEMPTS: i32 = 25;
 
 /// The options in force for one scope.
 pub struct ScopeOptions {
@@ -83,7 +83,7 @@ impl ScopeOptions {
             max_lease_life_us: DAY_US,
             retry_after_us: settings::retry_after_us(),
             park_on_expiry: false,
-            max_attempts: Some(MAX_ATTEMPTS),
+            max_attempts: Some(DEFAULT_MAX_ATTEMPTS),
             keep_request: false,
             recovery_points: None,
             _row: None,

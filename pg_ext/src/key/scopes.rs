@@ -10,7 +10,7 @@ use pgrx::pg_sys::Datum;
 
 const MOST: i32 = 10_000;
 /// The most index entries read for one scope. An old snapshot keeps the entries of deleted keys.
-const LOOKS: usize = 1_000;
+const MOST_ENTRIES: usize = 1_000;
 
 /// The names of scopes in byte order. One index probe finds the next name, however many keys a scope has.
 pub struct ScopeNames {
@@ -46,7 +46,7 @@ impl ScopeNames {
             let of_scope = &mut [ScanKey::text(1, row::text(&next))];
             if self
                 .keys
-                .may_find(BY_LOOK, of_scope, &self.snapshot, LOOKS)?
+                .may_find(BY_LOOK, of_scope, &self.snapshot, MOST_ENTRIES)?
             {
                 return Ok(Some(next));
             }

@@ -13,7 +13,7 @@ use crate::counters;
 use crate::error::{Error, Result};
 use crate::raise;
 use crate::row::{self, Shape};
-use crate::table::{self, Name, Outcome, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, Snapshot, Table, WriteOutcome};
 use pgrx::pg_sys::{self, Datum};
 
 pub const TABLE: Name = c"key_step";
@@ -87,7 +87,7 @@ impl StepRow {
     }
 
     /// Stores the step. The caller has locked the key's row, so no other session writes its steps.
-    fn store(&mut self, id: KeyId, step: &[u8]) -> Result<Outcome> {
+    fn store(&mut self, id: KeyId, step: &[u8]) -> Result<WriteOutcome> {
         let begins = self.raw(Col::FirstAt).is_some() || self.is_done();
         if begins && self.raw(Col::BegunNo).is_none() {
             self.put_i32(Col::BegunNo, next_number(id, Col::BegunNo)?);
@@ -100,7 +100,7 @@ impl StepRow {
         let table = Table::to_write(TABLE)?;
         match self.tid() {
             Some(tid) => self.update_at(&table, tid),
-            None => self.insert(&table).map(|()| Outcome::Done),
+            None => self.insert(&table).map(|()| WriteOutcome::Done),
         }
     }
 }
@@ -113,7 +113,7 @@ fn next_number(id: KeyId, col: Col) -> Result<i32> {
     let mut scan = table.scan(BY_STEP, keys, &snapshot)?;
     let mut last = 0;
     while let Some(slot) = scan.advance() {
-        last = last.max(StepRow::look(slot).i32(col));
+        last = last.max(StepRow::borrow(slot).i32(col));
     }
     Ok(last + 1)
 }
@@ -169,7 +169,7 @@ impl<'a> StepWrite<'a> {
             KeyChange::Lock
         })?;
         let (store, answer) = decide(&mut step, now)?;
-        match store && step.store(self.id(), self.step)? != Outcome::Done {
+        match store && step.store(self.id(), self.step)? != WriteOutcome::Done {
             false => Ok(answer),
             true => Err(Error::retry_transaction(self.named())),
         }

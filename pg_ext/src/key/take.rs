@@ -13,7 +13,7 @@ use crate::call::{Call, HOLDER_MAX, SCOPE_MAX};
 use crate::clock;
 use crate::error::Result;
 use crate::row::Rows;
-use crate::table::{Outcome, Snapshot, Table, Wait};
+use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
@@ -62,7 +62,7 @@ impl KeyTake<'_> {
         let keys = &mut lane(self.scope, PENDING, self.now, clock::INFINITY - 1);
         let mut scan = table.scan(BY_LOOK, keys, &self.snapshot)?;
         while let Some(slot) = scan.advance() {
-            let row = KeyRow::look(slot);
+            let row = KeyRow::borrow(slot);
             let is_live = row.status() == KeyStatus::Running && self.now < row.i64(Col::LeaseUntil);
             if is_live && row.bytes(Col::Holder) == self.holder {
                 rows.push(&values(&row)?);
@@ -80,7 +80,7 @@ impl KeyTake<'_> {
         while left > 0
             && let Some(slot) = scan.advance()
         {
-            let mut row = KeyRow::look(slot);
+            let mut row = KeyRow::borrow(slot);
             match decide::unfinished(&row, self.now, &self.options) {
                 KeyDecision::TakeOver if self.take(&table, &mut row)? => {
                     rows.push(&values(&row)?);
@@ -101,12 +101,12 @@ impl KeyTake<'_> {
         };
         let (options, snapshot) = (&self.options, &self.snapshot);
         let taken = take_over(table, row, snapshot, options, self.lease, self.holder)?;
-        Ok(taken == Outcome::Done)
+        Ok(taken == WriteOutcome::Done)
     }
 
     fn defer(&self, table: &Table, row: &mut KeyRow) -> Result<()> {
         if let Some(tid) = row.tid()
-            && table.lock(tid, &self.snapshot, Wait::No)? == Outcome::Done
+            && table.lock(tid, &self.snapshot, Wait::No)? == WriteOutcome::Done
         {
             let waited = self.now.saturating_sub(row.i64(Col::LeaseUntil));
             let deferred = waited.clamp(LEAST_DEFERRED_US, MOST_DEFERRED_US);

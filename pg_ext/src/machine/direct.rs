@@ -11,13 +11,14 @@ use super::definition::Definition;
 use super::id::RowId;
 use super::model::Machine;
 use super::moves::Move;
-use super::relation::Column;
+use super::relation::UserColumn;
 use crate::call::{from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::row;
 use crate::spi;
-use crate::table::enums;
-use crate::table::{Outcome, ScanKey, Slot, Snapshot, Table, Triggers, Wait, above_read_committed};
+use crate::table::{
+    ScanKey, Slot, Snapshot, Table, Triggers, Wait, WriteOutcome, above_read_committed, enums,
+};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -114,13 +115,13 @@ impl Direct {
             return Ok(None);
         };
         // If the table has a guard, a locked row is left to the statement: the guard judges after its wait.
-        if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != Outcome::Done {
+        if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != WriteOutcome::Done {
             return Ok(None);
         }
         let active = snapshot.activate();
         let outcome = table.update_checked(slot.tid(), &values)?;
         drop(active);
-        if outcome != Outcome::Done {
+        if outcome != WriteOutcome::Done {
             return Ok(None);
         }
         let status = slot
@@ -163,7 +164,7 @@ impl PlainTable {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
         let labels = StatusLabels::of_type(status.type_oid)?;
-        let of_type = |column: &Option<Column>, type_oid| {
+        let of_type = |column: &Option<UserColumn>, type_oid| {
             column.as_ref().is_none_or(|c| c.type_oid == type_oid)
         };
         let usual = of_type(version, pg_sys::INT8OID)
@@ -180,7 +181,7 @@ impl PlainTable {
         let name = from_utf8(machine.name());
         let triggers = table.plain(&written, |trigger| is_guard(trigger, &name))?;
         let (index, equal, collation) = table.unique_index_on(shape.id.number)?;
-        let number = |c: &Option<Column>| c.as_ref().map(|c| c.number as usize);
+        let number = |c: &Option<UserColumn>| c.as_ref().map(|c| c.number as usize);
         Some(PlainTable {
             table: shape.table.oid,
             index,

@@ -68,7 +68,7 @@ pub fn machine_history(call: &Call) -> Result<Datum> {
         let Some(slot) = scan.advance() else {
             break;
         };
-        rows.push(&told(&MoveRecord::look(slot)));
+        rows.push(&told(&MoveRecord::borrow(slot)));
     }
     Ok(call.return_null())
 }
@@ -107,7 +107,7 @@ pub fn next_due() -> Result<Option<i64>> {
         };
         let keys = &mut [ScanKey::text(1, row::text(stored.name()))];
         let first = table.find(c"machine_move_at", keys, &snapshot)?;
-        let at = first.map(|slot| MoveRecord::look(&slot).i64(super::after::MoveCol::At) + kept);
+        let at = first.map(|slot| MoveRecord::borrow(&slot).i64(super::after::MoveCol::At) + kept);
         next = next.into_iter().chain(at).min();
         Ok(())
     })?;

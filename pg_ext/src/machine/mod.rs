@@ -1,24 +1,34 @@
 //! machine: the declared states and moves of one of the user's tables. `sql/machine.sql` begins with an overview.
 //!
-//! `definition` is the tree of a definition and `stored` its row. `shape` fits it to the present tables, `model` is the
-//! fitted machine that a backend keeps, and `changes` says when to fit it again. `moves`, `patch`, `id`, `relation` and
-//! `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases and teardowns,
-//! `transition` and `transition_many` for callers; `after` is what a move leaves behind (its `history`, its event).
-//! `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `fit`, `money`; `predicate` reads a
-//! `when`). `inspect` and `diagram` show it again. machine_define is in `guard/define.rs` and machine_check in
-//! `doctor/check.rs`, because they use nouns that import this one.
+//! `definition` is the tree of a definition and `stored` its row. `shape` looks up its names in the catalog, `model` is
+//! the machine that a backend keeps, and `changes` says when to look them up again. `moves`, `patch`, `id`, `relation`
+//! and `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases and
+//! teardowns, `transition` and `transition_many` for callers; `after` is what a move leaves behind (its `history`, its
+//! event). `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`, `money`;
+//! `predicate` reads a `when`). `inspect` and `diagram` show it again. machine_define is in `guard/define.rs` and
+//! machine_check in `doctor/check.rs`, because they use nouns that import this one.
 
 pub mod after;
 pub mod changes;
+mod check_table;
+pub mod columns;
 pub mod definition;
 pub mod diagram;
 mod direct;
+pub mod faults;
 pub mod history;
 pub mod id;
 pub mod inspect;
 pub mod model;
+mod money;
+pub mod moves;
 pub mod patch;
+pub mod permit;
+mod predicate;
+mod qualify;
+pub mod read;
 pub mod relation;
+mod rules;
 pub mod shape;
 pub mod sql;
 pub mod statement;
@@ -26,18 +36,6 @@ pub mod stored;
 pub mod transition;
 pub mod transition_many;
 pub mod user_row;
-
-pub mod columns;
-pub mod permit;
-
-pub mod faults;
-mod fit;
-mod money;
-pub mod moves;
-mod predicate;
-mod qualify;
-pub mod read;
-mod rules;
 pub mod validate;
 
 use crate::digest::first_64_bits;

@@ -8,7 +8,7 @@ use super::changes;
 use super::definition::{Definition, Refund};
 use super::direct::Direct;
 use super::id::{self, RowId};
-use super::relation::Column;
+use super::relation::UserColumn;
 use super::shape::{self, MachineShape, RefundShape};
 use super::statement::{Locks, Statement};
 use super::stored::StoredMachine;
@@ -92,7 +92,7 @@ impl Machine {
         let changes = changes::watch(stored);
         let definition = stored.definition()?;
         let machine = Rc::new(Machine {
-            shape: shape::fit_to_tables(&definition, stored.tables()).map_err(|missing| {
+            shape: shape::look_up_names(&definition, stored.tables()).map_err(|missing| {
                 let hint = "Define it again with the present names, or drop it; machine_check lists what changed.";
                 unfit(&definition.machine, &missing.join("\n"), hint)
             })?,
@@ -119,7 +119,7 @@ impl Machine {
         self.plans.borrow_mut().clear();
         self.directs.borrow_mut().clear();
         let fits =
-            shape::fit_to_tables(&self.definition, stored.tables()).as_ref() == Ok(&self.shape);
+            shape::look_up_names(&self.definition, stored.tables()).as_ref() == Ok(&self.shape);
         if fits {
             self.checked.set(changes);
         }
@@ -265,7 +265,7 @@ impl Machine {
 
     /// The parts of every statement: `{table}`, and the expressions `{id}`, `{status}`, `{version}` and `{flag}`.
     pub fn parts(&self) -> Parts {
-        let column = |c: &Option<Column>, without: &str| {
+        let column = |c: &Option<UserColumn>, without: &str| {
             c.as_ref()
                 .map_or(without.to_owned(), |c| format!("t.{}", c.name))
         };

@@ -1,10 +1,10 @@
 //! The checks of `refund` against the tables of its items and wallets: keys, the columns that join the tables, the
 //! marker, and types that hold every amount exactly.
 
+use super::check_table::{NamedColumn, when};
 use super::columns::{DefinedColumn, DefinedTable};
 use super::definition::Refund;
 use super::faults::{Faults, quoted};
-use super::fit::{NamedColumn, when};
 use crate::call::from_utf8;
 use crate::error::Result;
 use crate::row;

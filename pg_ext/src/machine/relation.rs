@@ -15,7 +15,7 @@ pub struct Relation {
 
 /// A column that a definition names.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Column {
+pub struct UserColumn {
     /// Quoted.
     pub name: String,
     /// As the catalog has it.
@@ -49,7 +49,7 @@ impl Relation {
     }
 
     /// None: there is no column of this name (any more).
-    pub fn column(&self, name: &str) -> Option<Column> {
+    pub fn column(&self, name: &str) -> Option<UserColumn> {
         column_of(self.oid, name)
     }
 
@@ -120,7 +120,7 @@ impl Relation {
     }
 }
 
-impl Column {
+impl UserColumn {
     pub fn is_domain(&self) -> bool {
         self.type_oid != self.base_type
     }
@@ -140,7 +140,7 @@ impl Column {
 }
 
 /// A column of a table, or of one of its partitions, by name.
-pub fn column_of(relation: pg_sys::Oid, name: &str) -> Option<Column> {
+pub fn column_of(relation: pg_sys::Oid, name: &str) -> Option<UserColumn> {
     let plain = CString::new(from_utf8(name).into_owned()).ok()?;
     // SAFETY: looks into the system caches.
     unsafe {
@@ -158,7 +158,7 @@ pub fn column_of(relation: pg_sys::Oid, name: &str) -> Option<Column> {
             &mut collation,
         );
         let base_type = pg_sys::getBaseTypeAndTypmod(type_oid, &mut modifier);
-        Some(Column {
+        Some(UserColumn {
             name: ident(name),
             plain: name.to_owned(),
             number,

@@ -5,7 +5,7 @@ use super::definition::{Definition, Refund};
 use super::faults::Faults;
 use super::id;
 use super::money::Digits;
-use super::relation::{Column, Relation};
+use super::relation::{Relation, UserColumn};
 use super::sql::ident;
 use pgrx::pg_sys::{self, Oid};
 use std::result::Result;
@@ -14,30 +14,30 @@ use std::result::Result;
 #[derive(Clone, PartialEq)]
 pub struct MachineShape {
     pub table: Relation,
-    pub id: Column,
-    pub status: Column,
-    pub version: Option<Column>,
-    pub flag: Option<Column>,
+    pub id: UserColumn,
+    pub status: UserColumn,
+    pub version: Option<UserColumn>,
+    pub flag: Option<UserColumn>,
     pub refund: Option<RefundShape>,
 }
 
 #[derive(Clone, PartialEq)]
 pub struct RefundShape {
     pub items: Relation,
-    pub item_id: Column,
-    pub subject: Column,
-    pub marker: Column,
-    pub amount: Column,
+    pub item_id: UserColumn,
+    pub subject: UserColumn,
+    pub marker: UserColumn,
+    pub amount: UserColumn,
     pub wallet: Relation,
-    pub wallet_id: Column,
-    pub balance: Column,
+    pub wallet_id: UserColumn,
+    pub balance: UserColumn,
     /// Of the machine's table.
-    pub account: Column,
+    pub account: UserColumn,
 }
 
 impl MachineShape {
     /// The machine's table, its items' and their wallets', each with the columns that are named.
-    pub fn tables(&self) -> impl Iterator<Item = (&Relation, Vec<&Column>)> {
+    pub fn tables(&self) -> impl Iterator<Item = (&Relation, Vec<&UserColumn>)> {
         let account = self.refund.iter().map(|r| &r.account);
         let own = [&self.id, &self.status].into_iter().chain(account);
         let own = own.chain(&self.version).chain(&self.flag).collect();
@@ -52,7 +52,7 @@ impl MachineShape {
 }
 
 /// Looks up all names of the definition. The error has a line for each name that does not fit.
-pub fn fit_to_tables(
+pub fn look_up_names(
     definition: &Definition,
     tables: [Option<Oid>; 3],
 ) -> Result<MachineShape, Vec<String>> {
@@ -134,8 +134,8 @@ impl Fitting {
     }
 
     /// The balance must hold every amount: the types may have changed, and a balance that rounds an amount loses money.
-    fn holds(&self, balance: &Column, amount: &Column) {
-        let digits = |column: &Column| Digits::of_type(column.base_type, column.modifier);
+    fn holds(&self, balance: &UserColumn, amount: &UserColumn) {
+        let digits = |column: &UserColumn| Digits::of_type(column.base_type, column.modifier);
         if let (Some(to), Some(from)) = (digits(balance), digits(amount))
             && !to.hold(from)
         {
@@ -154,14 +154,14 @@ impl Fitting {
     }
 
     /// A column that is there and has a type that can be used.
-    fn column(&self, table: &Relation, member: &str, name: &str, usable: Usable) -> Option<Column> {
+    fn column(&self, table: &Relation, path: &str, name: &str, fits: Usable) -> Option<UserColumn> {
         let found = table.column(name);
         let problem = match &found {
-            Some(column) if usable(column.base_type) => return found,
+            Some(column) if fits(column.base_type) => return found,
             Some(column) => format!("the type of column {} cannot be used", column.name),
             None => format!("table {} has no column {}", table.name, ident(name)),
         };
-        self.0.add(member, problem);
+        self.0.add(path, problem);
         None
     }
 }

@@ -5,7 +5,7 @@
 //! change after that. A schema can still be renamed, so the names are checked once more after the statement.
 
 use super::changes;
-use super::relation::{Column, Relation};
+use super::relation::{Relation, UserColumn};
 use super::shape::MachineShape;
 use crate::error::{Error, Kind, Result};
 use crate::spi::{Plan, Row};
@@ -29,14 +29,14 @@ pub const NO: u32 = pg_sys::NoLock;
 /// It reads the table.
 pub const READ: u32 = pg_sys::AccessShareLock;
 /// It locks rows of the table.
-pub const LOCK: u32 = pg_sys::RowShareLock;
+pub const ROW_SHARE: u32 = pg_sys::RowShareLock;
 /// It updates rows of the table.
 pub const WRITE: u32 = pg_sys::RowExclusiveLock;
 
 /// A table that a statement names, the columns that it may name, and the lock that it takes.
 struct NamedTable {
     table: Relation,
-    columns: Vec<Column>,
+    columns: Vec<UserColumn>,
     mode: u32,
 }
 
@@ -88,14 +88,14 @@ impl Statement {
     }
 
     /// Reads in the latest snapshot, at every isolation level.
-    pub fn look_latest(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+    pub fn query_latest(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
         self.hold()?;
-        self.look(args, &Snapshot::latest())
+        self.query_with(args, &Snapshot::latest())
     }
 
-    /// See [`Plan::look`]. The tables were locked before the snapshot was taken.
-    pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
-        self.run(|| self.plan.look(args, snapshot))
+    /// See [`Plan::query_with`]. The tables were locked before the snapshot was taken.
+    pub fn query_with(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
+        self.run(|| self.plan.query_with(args, snapshot))
     }
 
     /// See [`Plan::stream`]. The tables were locked before the snapshot was taken.
@@ -103,10 +103,10 @@ impl Statement {
         &self,
         args: &[Option<Datum>],
         snapshot: &Snapshot,
-        step: i64,
+        chunk: i64,
         each: impl FnMut(Vec<Row>) -> Result<bool>,
     ) -> Result<()> {
-        self.run(|| self.plan.stream(args, snapshot, step, each))
+        self.run(|| self.plan.stream(args, snapshot, chunk, each))
     }
 
     fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -128,7 +128,7 @@ impl Statement {
 fn ensure_named(tables: &[NamedTable]) -> Result<()> {
     tables.iter().try_for_each(|named| {
         let table = &named.table;
-        let is_same = |c: &Column| table.column(&c.plain).as_ref() == Some(c);
+        let is_same = |c: &UserColumn| table.column(&c.plain).as_ref() == Some(c);
         let what = match () {
             () if !table.is_still_named() => "another name",
             () if !named.columns.iter().all(is_same) => "other columns",

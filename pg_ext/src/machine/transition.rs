@@ -29,7 +29,7 @@ const AT_VERSION: &str = "AND {version} OPERATOR(pg_catalog.=) $2";
 
 /// $1 id, $2 version (NULL: any). Returns whether the row may move, its status, version and flag, whether its status
 /// and its version fit, and its id.
-const LOOK: &str = "
+const READ_ROW: &str = "
     SELECT {moves} IS TRUE AND NOT {flag}
            AND ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2),
            {status}::pg_catalog.text, {version}, {flag}, {from},
@@ -133,9 +133,9 @@ impl MoveWish<'_> {
         })
     }
 
-    fn look(&self, machine: &Machine) -> Result<Rc<Statement>> {
+    fn row_now(&self, machine: &Machine) -> Result<Rc<Statement>> {
         let types = [machine.id_type(), pg_sys::INT8OID];
-        let key = self.key("look", "");
+        let key = self.key("row now", "");
         machine.plan_or(key, &types, [READ, NO, NO], || {
             let wanted = self.wanted()?;
             let moves = wanted.moves(&machine.definition)?;
@@ -143,7 +143,7 @@ impl MoveWish<'_> {
             let from = moves.iter().flat_map(|m| m.from.iter().copied());
             let from = super::sql::is_any(&parts.status, from);
             let moves = condition(&parts.status, &moves);
-            Ok(parts.fill(LOOK, &[("moves", &moves), ("from", &from)]))
+            Ok(parts.fill(READ_ROW, &[("moves", &moves), ("from", &from)]))
         })
     }
 
@@ -234,7 +234,7 @@ impl MoveWish<'_> {
         id: &RowId,
         version: Option<Datum>,
     ) -> Result<Option<Answer>> {
-        let seen = self.look(machine)?.query(&[Some(id.value), version])?;
+        let seen = self.row_now(machine)?.query(&[Some(id.value), version])?;
         let Some(row) = seen.first() else {
             return Ok(Some(stayed(None, None, b"not_found")));
         };

@@ -3,7 +3,7 @@
 use super::id::RowId;
 use super::model::Machine;
 use super::permit::Granted;
-use super::statement::{LOCK, NO, WRITE};
+use super::statement::{NO, ROW_SHARE, WRITE};
 use super::transition::{MoveWish, ensure_moved, fill_move, moved_answer, stayed};
 use super::user_row::ensure_updatable;
 use crate::call::{Call, shown, texts_or_null, varlena};
@@ -88,7 +88,7 @@ fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<R
     })?;
     // First the stronger table lock of the UPDATE, so that no lock is upgraded.
     update.hold()?;
-    let lock = machine.plan("lock many", &types, [LOCK, NO, NO], || {
+    let lock = machine.plan("lock many", &types, [ROW_SHARE, NO, NO], || {
         machine.parts().fill(LOCK_MANY, &[])
     })?;
     let ids = row::array(ids.iter().map(|id| id.value), machine.id_type());

@@ -5,7 +5,7 @@ use super::model::Machine;
 use super::patch::Patch;
 use super::permit::{self, Doing};
 use super::sql::{is_any, literal};
-use super::statement::{LOCK, NO, READ, Statement, WRITE};
+use super::statement::{NO, READ, ROW_SHARE, Statement, WRITE};
 use crate::call::{utf8, varlena};
 use crate::error::Result;
 use crate::spi::{Row, column, yes};
@@ -13,7 +13,7 @@ use crate::subxact;
 use pgrx::pg_sys::{self, Datum};
 use std::rc::Rc;
 
-const LOOK: &str = "
+const READ_ROW: &str = "
     SELECT {status}::pg_catalog.text, {version}, {flag} FROM {table} AS t
      WHERE {id} OPERATOR(pg_catalog.=) $1 {lock}";
 
@@ -33,13 +33,13 @@ pub struct RowSeen {
 impl RowSeen {
     /// The row as it is now. None: it is not there, or not visible to the current user.
     pub fn find(machine: &Machine, id: &RowId, lock: RowLock) -> Result<Option<RowSeen>> {
-        let rows = look_plan(machine, lock)?.query(&[Some(id.value)])?;
+        let rows = read_plan(machine, lock)?.query(&[Some(id.value)])?;
         Ok(rows.first().map(seen))
     }
 
     /// The row as committed now, at every isolation level, without a lock.
     pub fn latest(machine: &Machine, id: &RowId) -> Result<Option<RowSeen>> {
-        let rows = look_plan(machine, RowLock::No)?.look_latest(&[Some(id.value)])?;
+        let rows = read_plan(machine, RowLock::No)?.query_latest(&[Some(id.value)])?;
         Ok(rows.first().map(seen))
     }
 
@@ -77,10 +77,10 @@ pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
     }
 }
 
-fn look_plan(machine: &Machine, lock: RowLock) -> Result<Rc<Statement>> {
+fn read_plan(machine: &Machine, lock: RowLock) -> Result<Rc<Statement>> {
     let mode = match lock {
         RowLock::No => READ,
-        _ => LOCK,
+        _ => ROW_SHARE,
     };
     let (key, clause) = match lock {
         RowLock::No => ("row", ""),
@@ -90,7 +90,7 @@ fn look_plan(machine: &Machine, lock: RowLock) -> Result<Rc<Statement>> {
         RowLock::Whole => ("row whole", "FOR UPDATE OF t"),
     };
     machine.plan(key, &[machine.id_type()], [mode, NO, NO], || {
-        machine.parts().fill(LOOK, &[("lock", clause)])
+        machine.parts().fill(READ_ROW, &[("lock", clause)])
     })
 }
 

@@ -1,15 +1,15 @@
 //! Makes the stored definition from the caller's, or finds all its faults.
 //!
 //! No check stops another: a missing or wrong member is one fault, and only the checks that need it are left out.
-//! `read` makes the tree, `rules` compares its members, `fit` and `money` compare it with the tables and replace each
-//! predicate by its stored form.
+//! `read` makes the tree, `rules` compares its members, `check_table` and `money` compare it with the tables and
+//! replace each predicate by its stored form.
 
 use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;
 use super::faults::{Faults, member, quoted};
 use super::money::DefinedTables;
 use super::stored::{MachineCol, StoredMachine, each_stored};
-use super::{fit, money, rules, wait_for_definitions};
+use super::{check_table, money, rules, wait_for_definitions};
 use crate::call::from_utf8;
 use crate::caller::{self, Owner};
 use crate::error::{Error, Kind, Result};
@@ -84,7 +84,7 @@ fn against_tables(
     faults: &Faults,
 ) -> Result<()> {
     if let Some(table) = &tables.machine {
-        fit::check_table(definition, table, faults)?;
+        check_table::check_table(definition, table, faults)?;
     }
     match &mut definition.refund {
         Some(refund) => money::check_refund(refund, &definition.id, tables, faults),

@@ -11,14 +11,14 @@ use crate::clock::{self, INFINITY};
 use crate::error::Result;
 use crate::outbox::batch::{self, Batch, Part};
 use crate::outbox::delivery;
-use crate::outbox::event::{self, Col as EventCol, DELAYED, Home};
+use crate::outbox::event::{self, Col as EventCol, DELAYED_LANE, Home};
 use crate::outbox::receipt::{self, Ledger};
 use crate::outbox::retry::{self, Col as RetryCol, Retry};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::topic::{Subscriber, all_subscribers};
 use crate::outbox::window::{self, Window};
-use crate::table::{ScanKey, Snapshot, Step, Table};
+use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 use std::collections::BTreeSet;
 
 /// The most events of a lane that are counted one by one.
@@ -196,9 +196,9 @@ impl BacklogLook {
         let (mut looks, mut lookups) = (entries_for(RETRIES), LOOKUPS);
         loop {
             let row = match scan.step(&mut looks) {
-                Step::Row(slot) => Retry::look(slot),
-                Step::End => return Ok(()),
-                Step::Tired => break,
+                ScanStep::Row(slot) => Retry::borrow(slot),
+                ScanStep::End => return Ok(()),
+                ScanStep::LimitReached => break,
             };
             backlog.depth += 1.0;
             if lookups == 0 || self.is_delayed(&row) {
@@ -229,7 +229,7 @@ impl BacklogLook {
         let Some(event) = event::find(topic, lane, id)? else {
             return Ok((None, false));
         };
-        if event.i32(EventCol::Lane) != DELAYED {
+        if event.i32(EventCol::Lane) != DELAYED_LANE {
             return Ok((Some(event.i64(EventCol::EmittedAt)), true));
         }
         let due_at = row.i64(RetryCol::DueAt);

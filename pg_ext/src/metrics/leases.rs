@@ -14,17 +14,17 @@ use crate::key::record::{self, Col, KeyRow, KeyStatus, ORDINARY, PENDING, lane};
 use crate::key::scope::ScopeOptions;
 use crate::machine::stored;
 use crate::row;
-use crate::table::{ScanKey, Snapshot, Step, Table};
+use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 
 /// The most index entries that one call reads (of pending keys, of other keys, of actions), the most scopes, and the
 /// least number of entries for each scope.
-const LOOKS: usize = 4_000;
+const MOST_ENTRIES: usize = 4_000;
 const SCOPES: usize = 2_000;
-const LEAST_LOOKS_AT_SCOPE: usize = 8;
+const LEAST_ENTRIES_OF_SCOPE: usize = 8;
 /// The most keys in `too_long`.
 const NAMED: usize = 5;
 /// The least number of leases for each machine.
-const LEAST_LOOKS: usize = 200;
+const LEAST_LEASES: usize = 200;
 
 const COMPLETE: &str = "1: every lease was read; 0: the counts are lower bounds. One call reads about 4000 pending keys, the oldest first, 4000 keys in their first lease, the newest first, of 2000 scopes, and 4000 leases of actions.";
 
@@ -99,9 +99,9 @@ impl KeyLeases {
             scopes.push(scope);
         }
         for lane in [PENDING, ORDINARY] {
-            let mut left = LOOKS;
+            let mut left = MOST_ENTRIES;
             for (i, scope) in scopes.iter().enumerate() {
-                let mut looks = (left / (scopes.len() - i)).max(LEAST_LOOKS_AT_SCOPE);
+                let mut looks = (left / (scopes.len() - i)).max(LEAST_ENTRIES_OF_SCOPE);
                 left = left.saturating_sub(looks);
                 keys.look_at_lane(scope, lane, &mut looks, &table, &snapshot)?;
                 left += looks;
@@ -128,9 +128,9 @@ impl KeyLeases {
         }
         loop {
             match scan.step(looks) {
-                Step::Row(slot) => self.note(&KeyRow::look(slot), now, &options),
-                Step::End => return Ok(()),
-                Step::Tired => {
+                ScanStep::Row(slot) => self.note(&KeyRow::borrow(slot), now, &options),
+                ScanStep::End => return Ok(()),
+                ScanStep::LimitReached => {
                     self.cut_short = true;
                     return Ok(());
                 }
@@ -188,9 +188,9 @@ impl ActionLeases {
         let mut looks = entries_for(most);
         for _ in 0..=most {
             let lease = match scan.step(&mut looks) {
-                Step::Row(slot) => Lease::look(slot),
-                Step::End => return Ok(actions),
-                Step::Tired => break,
+                ScanStep::Row(slot) => Lease::borrow(slot),
+                ScanStep::End => return Ok(actions),
+                ScanStep::LimitReached => break,
             };
             if lease.state() == LeaseState::Held && lease.i64(LeaseCol::LookAt) < INFINITY {
                 actions.note(&lease, now);
@@ -218,7 +218,7 @@ impl ActionLeases {
 /// Leases of actions.
 pub fn actions(sheet: &Sheet) -> Result<()> {
     let machines = stored::names()?;
-    let share = (LOOKS / machines.len().max(1)).max(LEAST_LOOKS);
+    let share = (MOST_ENTRIES / machines.len().max(1)).max(LEAST_LEASES);
     let mut cut_short = false;
     for name in machines {
         let actions = ActionLeases::count(&name, share)?;

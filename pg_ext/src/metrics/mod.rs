@@ -15,7 +15,7 @@ mod tables;
 pub mod topics;
 
 use crate::call::{Call, from_utf8};
-use crate::counters::{self, Outcome};
+use crate::counters::{self, ClaimOutcome};
 use crate::error::Result;
 use crate::json;
 use crate::raise;
@@ -101,7 +101,7 @@ fn claims(sheet: &Sheet) -> Result<()> {
     let Some((totals, lately)) = counters::claims() else {
         return Ok(());
     };
-    for outcome in Outcome::ALL {
+    for outcome in ClaimOutcome::ALL {
         sheet.put(
             "pg_once_claims_total",
             &[("outcome", outcome.name())],
@@ -117,26 +117,26 @@ fn claims(sheet: &Sheet) -> Result<()> {
         "Calls of key_step_done in the transaction that began the step (the commit after key_step is missing), since the server started. Only with shared_preload_libraries.",
     )?;
     let all: u64 = lately.iter().sum();
-    let share = |outcome: Outcome| match all {
+    let share = |outcome: ClaimOutcome| match all {
         0 => 0.0,
         all => lately[outcome as usize] as f64 / all as f64,
     };
     sheet.put(
         "idempotency_reuse_rate",
         &[],
-        share(Outcome::Replayed),
+        share(ClaimOutcome::Replayed),
         "Share of the claims of the last five to ten minutes (longer where metrics was called less often) that were answered from a stored response; 0 without claims. Only with shared_preload_libraries.",
     )?;
     sheet.put(
         "idempotency_409_rate",
         &[],
-        share(Outcome::Mismatched),
+        share(ClaimOutcome::Mismatched),
         "Share of the claims of the last five to ten minutes (longer where metrics was called less often) whose key stands for a different request (mismatched); 0 without claims. Only with shared_preload_libraries.",
     )?;
     sheet.put(
         "idempotency_in_progress_rate",
         &[],
-        share(Outcome::InProgress),
+        share(ClaimOutcome::InProgress),
         "Share of the claims of the last five to ten minutes (longer where metrics was called less often) that were answered in_progress; 0 without claims. Only with shared_preload_libraries.",
     )
 }

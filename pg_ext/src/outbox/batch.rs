@@ -8,7 +8,7 @@
 use super::topic::Subscriber;
 use crate::call;
 use crate::error::{Error, Kind, Result};
-use crate::table::{self, Name, Outcome, ScanKey, Snapshot, Table, Wait};
+use crate::table::{self, Name, ScanKey, Snapshot, Table, Wait, WriteOutcome};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
@@ -131,14 +131,14 @@ impl Batch {
             let Some(batch) = Batch::find(subscriber.id, token)? else {
                 return Err(lost(subscriber, token, &[]));
             };
-            if batch.lock(Wait::Yes)? == Outcome::Done {
+            if batch.lock(Wait::Yes)? == WriteOutcome::Done {
                 return Ok(batch);
             }
         }
     }
 
     /// Locks the head, as every write to the batch does first. On `Changed` the caller finds the batch again.
-    pub fn lock(&self, wait: Wait) -> Result<Outcome> {
+    pub fn lock(&self, wait: Wait) -> Result<WriteOutcome> {
         let table = Table::to_write(TABLE)?;
         table.lock(self.place()?, &Snapshot::latest(), wait)
     }
@@ -193,7 +193,7 @@ impl Batch {
         self.head.put_i64(Col::LeaseUntil, until);
         let table = Table::to_write(TABLE)?;
         match self.head.update_at(&table, place)? {
-            Outcome::Done => Ok(()),
+            WriteOutcome::Done => Ok(()),
             _ => Err(Error::new(Kind::Internal, "a locked batch was changed")),
         }
     }

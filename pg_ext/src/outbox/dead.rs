@@ -1,12 +1,12 @@
 //! once.dead: `outbox_dead`, `outbox_redrive` and `outbox_discard`.
 //!
 //! A dead letter is a copy of its event, because the segment is truncated without it. A redrive inserts the event into
-//! once.event_kept, in the lane DELAYED, and into once.retry for this subscriber alone. Among the pending events of
+//! once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. Among the pending events of
 //! its order_key it stands where its event_id says. So events that are redriven together keep their order, and events
 //! that were delivered meanwhile stay ahead of it.
 
 use super::emit::lane_of_key;
-use super::event::{self, DELAYED, UNORDERED};
+use super::event::{self, DELAYED_LANE, UNORDERED};
 use super::leave::{HeldEvent, Reason};
 use super::topic::{Subscriber, Topic};
 use crate::call::{Call, varlena};
@@ -133,7 +133,7 @@ pub fn outbox_dead(call: &Call) -> Result<Datum> {
         let Some(slot) = scan.advance() else {
             break;
         };
-        let dead = Dead::look(slot);
+        let dead = Dead::borrow(slot);
         rows.push(
             &[
                 Col::EventId,
@@ -212,7 +212,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
         Datum::from(clock::now_us()?),
         row::i64s(&ids),
         row::array(lanes, pg_sys::INT4OID),
-        Datum::from(DELAYED),
+        Datum::from(DELAYED_LANE),
     ];
     let rows = spi::query_latest(&REDRIVEN, &args.map(Some))?;
     Ok(rows.first().map_or(0, |r| number(r, 0) as i32))

@@ -4,7 +4,7 @@
 //! one, and reads the topic; it gets the transaction id; it gets the event id. So no truncation and no change of lanes
 //! can come in between, and seen.rs relies on the order of the two ids.
 
-use super::event::{self, Col, DELAYED, Event, SEGMENTS};
+use super::event::{self, Col, DELAYED_LANE, Event, SEGMENTS};
 use super::retry;
 use super::series;
 use super::topic::Topic;
@@ -179,7 +179,7 @@ fn open_segment() -> Result<(Table, Snapshot)> {
 
 fn lane_of(topic: &Topic, emission: &Emission, event_id: i64) -> i32 {
     match emission.order_key {
-        _ if emission.delay_us.is_some() => DELAYED,
+        _ if emission.delay_us.is_some() => DELAYED_LANE,
         None => event::unordered_lane(event_id),
         Some(key) => lane_of_key(key, topic.lanes),
     }

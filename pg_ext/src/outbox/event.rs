@@ -44,7 +44,7 @@ pub const KEPT: Home = Home {
 };
 
 /// The lane of delayed and redriven events: no cursor passes it.
-pub const DELAYED: i32 = -1;
+pub const DELAYED_LANE: i32 = -1;
 /// The lanes of events without order_key: several, so that takes do not wait for each other.
 pub const UNORDERED: [i32; 8] = [0, -2, -3, -4, -5, -6, -7, -8];
 /// This many consecutive event ids go to the same lane, so a small backlog is in one lane.
@@ -97,7 +97,7 @@ pub fn homes() -> impl Iterator<Item = &'static Home> {
 /// An event by its place; a delayed or redriven one is found under every lane.
 pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
     let snapshot = Snapshot::latest();
-    let lanes = [lane, DELAYED];
+    let lanes = [lane, DELAYED_LANE];
     for home in homes() {
         let table = Table::to_read(home.table)?;
         if table.is_blank() {

@@ -1,8 +1,9 @@
-//! Events leave a batch without being delivered. Each goes to the dead letters, or to once.retry: due at once, due
-//! later, or waiting behind an earlier one of its order_key.
+//! Undelivered events leave a batch (acked ones do too, in ack.rs). Each goes to the dead letters, or to once.retry:
+//! due at once, due later, or waiting behind an earlier one of its order_key.
 //!
 //! Invariant: when an event leaves, the later events of its key leave the batch too. So a batch never holds an event
-//! while an earlier one of its key waits in once.retry. The caller has locked the batch, and writes the receipt.
+//! while an earlier one of its key has a waiting row (no token, due_at infinity) in once.retry. The caller has locked
+//! the batch, and writes the receipt.
 
 use super::batch::Batch;
 use super::dead;
@@ -26,7 +27,7 @@ const ROWS: &CStr = c"
     SELECT r.event_id, r.failures, r.redriven, r.suspect, r.order_key
       FROM once.retry r WHERE r.subscriber_id = $1 AND r.event_id = ANY ($2)";
 
-const MOVE: &CStr = c"
+const INTO_RETRY: &CStr = c"
     INSERT INTO once.retry (due_at, event_id, token, subscriber_id, topic_id, lane, failures, redriven,
                             suspect, order_key)
     SELECT u.due_at, u.event_id, NULL, $1, $2, u.lane, u.failures, 0, u.suspect, NULLIF(u.order_key, '')
@@ -35,8 +36,8 @@ const MOVE: &CStr = c"
        SET due_at = excluded.due_at, token = NULL, failures = excluded.failures, suspect = excluded.suspect";
 
 static ROWS_OF: Kept = Kept::new(ROWS, &[INT4OID, INT8ARRAYOID]);
-static MOVED: Kept = Kept::new(
-    MOVE,
+static PUT_IN_RETRY: Kept = Kept::new(
+    INTO_RETRY,
     &[
         INT4OID,
         INT4OID,
@@ -105,13 +106,11 @@ pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<HeldEven
         (id, known(row, lane_of(id)))
     };
     let mut known: HashMap<i64, HeldEvent> = rows.iter().map(known).collect();
-    ids.iter()
-        .map(|id| {
-            known
-                .remove(id)
-                .map_or_else(|| fresh(sub, lane_of(*id), *id), Ok)
-        })
-        .collect()
+    let event = |id: &i64| match known.remove(id) {
+        Some(event) => Ok(event),
+        None => fresh(sub, lane_of(*id), *id),
+    };
+    ids.iter().map(event).collect()
 }
 
 /// An event in its first delivery.
@@ -132,7 +131,7 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<HeldEvent> {
     })
 }
 
-/// Moves the events. Returns the waiting ones that this made due at once.
+/// Moves the events. Returns the events that waited, behind these or among them, and are now due.
 pub fn leave(
     sub: &Subscriber,
     token: i64,
@@ -177,7 +176,7 @@ fn move_to_retry(sub: &Subscriber, leaving: &[Leaving]) -> Result<()> {
         _ => Datum::from(INFINITY),
     };
     let ids: Vec<i64> = alive().map(|l| l.event.id).collect();
-    // An empty text stands for no key: no key is empty.
+    // An empty string stands for NULL, because an order_key is never empty.
     let keys: Vec<&[u8]> = alive()
         .map(|l| l.event.order_key.as_deref().unwrap_or_default())
         .collect();
@@ -200,5 +199,5 @@ fn move_to_retry(sub: &Subscriber, leaving: &[Leaving]) -> Result<()> {
         )),
         Some(row::texts(&keys)),
     ];
-    spi::query_latest(&MOVED, &args).map(drop)
+    spi::query_latest(&PUT_IN_RETRY, &args).map(drop)
 }

@@ -12,7 +12,7 @@ use super::receipt::{self, Ledger, ReceiptKind};
 use super::topic::Subscriber;
 use crate::clock;
 use crate::error::Result;
-use crate::table::{Outcome, Snapshot, Table, Wait};
+use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use std::collections::{BTreeSet, HashSet};
 
 /// The result of putting batches back.
@@ -49,9 +49,9 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
             return Ok(Some(0));
         };
         match batch.lock(Wait::No)? {
-            Outcome::Busy => return Ok(None),
-            Outcome::Changed => continue,
-            Outcome::Done => {}
+            WriteOutcome::Busy => return Ok(None),
+            WriteOutcome::Changed => continue,
+            WriteOutcome::Done => {}
         }
         let now = clock::now_us()?;
         if batch.lease_until() > now {

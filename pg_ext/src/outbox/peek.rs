@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 const MOST: i32 = 10_000;
 
 /// The place and state of a pending event.
-struct Standing {
+struct PendingState {
     lane: i32,
     state: &'static [u8],
     /// INFINITY: not known.
@@ -36,7 +36,7 @@ struct Peek<'a> {
     max: usize,
     now: i64,
     /// By event_id.
-    found: BTreeMap<i64, Standing>,
+    found: BTreeMap<i64, PendingState>,
     /// The first row in once.retry of each key that was looked up, if any: events of the key in the log wait behind it.
     first_of_key: HashMap<(i32, Vec<u8>), Option<i64>>,
 }
@@ -54,23 +54,23 @@ pub fn outbox_peek(call: &Call) -> Result<Datum> {
     let rows = Rows::begin(call);
     peek.look_in_retry()?;
     peek.look_in_lanes()?;
-    let standing = std::mem::take(&mut peek.found).into_iter().take(peek.max);
-    for (id, standing) in standing {
+    let pending = std::mem::take(&mut peek.found).into_iter().take(peek.max);
+    for (id, pending) in pending {
         // It may have been acked and removed meanwhile.
-        if let Some(event) = event::find(subscriber.topic.id, standing.lane, id)? {
-            rows.push(&values(&event, &standing));
+        if let Some(event) = event::find(subscriber.topic.id, pending.lane, id)? {
+            rows.push(&values(&event, &pending));
         }
     }
     Ok(call.return_null())
 }
 
-fn values(event: &Event, standing: &Standing) -> [Option<Datum>; 8] {
-    let due_at = Some(standing.due_at).filter(|at| *at != INFINITY);
+fn values(event: &Event, pending: &PendingState) -> [Option<Datum>; 8] {
+    let due_at = Some(pending.due_at).filter(|at| *at != INFINITY);
     [
         event.raw(Col::EventId),
-        Some(row::text(standing.state)),
+        Some(row::text(pending.state)),
         due_at.map(Datum::from),
-        Some(Datum::from(standing.attempt)),
+        Some(Datum::from(pending.attempt)),
         event.raw(Col::OrderKey),
         event.raw(Col::Payload),
         event.raw(Col::Headers),
@@ -88,17 +88,17 @@ impl Peek<'_> {
             let Some(slot) = scan.advance() else {
                 break;
             };
-            let row = Retry::look(slot);
-            let standing = self.of_retry(&row)?;
-            self.found.insert(row.i64(RetryCol::EventId), standing);
+            let row = Retry::borrow(slot);
+            let pending = self.of_retry(&row)?;
+            self.found.insert(row.i64(RetryCol::EventId), pending);
         }
         Ok(())
     }
 
-    fn of_retry(&mut self, row: &Retry) -> Result<Standing> {
+    fn of_retry(&mut self, row: &Retry) -> Result<PendingState> {
         let (lane, due_at) = (row.i32(RetryCol::Lane), row.i64(RetryCol::DueAt));
         let attempt = row.i32(RetryCol::Failures) + 1;
-        let stands = |state, due_at| Standing {
+        let pending = |state, due_at| PendingState {
             lane,
             state,
             due_at,
@@ -113,15 +113,15 @@ impl Peek<'_> {
             Some(key) => self.first(lane, key)? == Some(row.i64(RetryCol::EventId)),
         };
         Ok(match (is_first, due_at) {
-            (false, _) | (_, INFINITY) => stands(b"waiting", INFINITY),
-            (true, at) if at > self.now => stands(b"delayed", at),
-            (true, at) => stands(b"ready", at),
+            (false, _) | (_, INFINITY) => pending(b"waiting", INFINITY),
+            (true, at) if at > self.now => pending(b"delayed", at),
+            (true, at) => pending(b"ready", at),
         })
     }
 
     /// An event of a batch: leased, or ready again once the lease is over.
-    fn leased(&self, lane: i32, attempt: i32, until: i64) -> Standing {
-        Standing {
+    fn leased(&self, lane: i32, attempt: i32, until: i64) -> PendingState {
+        PendingState {
             lane,
             state: if until > self.now {
                 b"leased"
@@ -186,8 +186,8 @@ impl Peek<'_> {
             is_out |= until > self.now;
             for id in Ledger::read(&batch)?.held.into_iter().take(self.max) {
                 let lane = lanes.get(&id).copied().unwrap_or(0);
-                let standing = self.leased(lane, 1, until);
-                self.found.entry(id).or_insert(standing);
+                let pending = self.leased(lane, 1, until);
+                self.found.entry(id).or_insert(pending);
             }
         }
         Ok(is_out)
@@ -205,15 +205,13 @@ impl Peek<'_> {
             true => (b"waiting", INFINITY),
             false => (b"ready", event.i64(Col::EmittedAt)),
         };
-        let standing = Standing {
+        let pending = PendingState {
             lane,
             state,
             due_at,
             attempt: 1,
         };
-        self.found
-            .entry(event.i64(Col::EventId))
-            .or_insert(standing);
+        self.found.entry(event.i64(Col::EventId)).or_insert(pending);
         Ok(())
     }
 }

@@ -95,7 +95,7 @@ impl Ledger {
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];
         let mut scan = table.scan(BY_TOKEN, keys, &snapshot)?;
         while let Some(slot) = scan.advance() {
-            ledger.enter(&Receipt::look(slot), slot.is_ours());
+            ledger.enter(&Receipt::borrow(slot), slot.is_ours());
         }
         let left = &ledger.left;
         ledger.held.retain(|id| !left.contains_key(id));

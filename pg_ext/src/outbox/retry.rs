@@ -160,7 +160,7 @@ impl RetryLane {
         while due.len() < max
             && let Some(slot) = scan.advance()
         {
-            let row = Retry::look(slot);
+            let row = Retry::borrow(slot);
             let at = row.i64(Col::DueAt);
             let ready = at <= now || (!first && at == INFINITY);
             if !ready || row.raw(Col::Token).is_some() || is_suspect(&row) {
@@ -180,9 +180,8 @@ impl RetryLane {
     /// The first row of a key.
     fn first_of_key(&self, key: &[u8]) -> Result<Option<i64>> {
         let mut scan = self.of_key(key)?;
-        Ok(scan
-            .advance()
-            .map(|slot| Retry::look(slot).i64(Col::EventId)))
+        let first = scan.advance();
+        Ok(first.map(|slot| Retry::borrow(slot).i64(Col::EventId)))
     }
 }
 
@@ -197,7 +196,7 @@ pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<DueRet
     while due.len() < max
         && let Some(slot) = scan.advance()
     {
-        let row = Retry::look(slot);
+        let row = Retry::borrow(slot);
         match row.bytes(Col::OrderKey) {
             None => due.push(DueRetry::from_row(&row)),
             Some(key) if keys.contains(key) => {}
@@ -219,9 +218,9 @@ pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i6
 /// The subscriber may have rows. The look stops at a bound, because an old snapshot keeps the index entries of deleted
 /// rows.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
-    const LOOKS: usize = 50;
+    const MOST_ENTRIES: usize = 50;
     let keys = &mut [ScanKey::i32(1, sub.id)];
-    Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), LOOKS)
+    Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), MOST_ENTRIES)
 }
 
 /// The suspect of this lane that has been due for longest; in a keyed lane only a first row of a key.
@@ -229,7 +228,7 @@ pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<DueRetry>
     let lane = RetryLane::open(sub, lane)?;
     let mut scan = lane.due(true, now)?;
     while let Some(slot) = scan.advance() {
-        let row = Retry::look(slot);
+        let row = Retry::borrow(slot);
         let is_first = match row.bytes(Col::OrderKey) {
             None => true,
             Some(key) => lane.first_of_key(key)? == Some(row.i64(Col::EventId)),

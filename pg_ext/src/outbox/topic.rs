@@ -21,7 +21,7 @@ const BY_SUBSCRIBER: Name = c"subscriber_name";
 /// The defaults of options.
 pub const LANES: i32 = 16;
 pub const DEDUPE_US: i64 = DAY_US;
-pub const MAX_ATTEMPTS: i32 = 10;
+pub const DEFAULT_MAX_ATTEMPTS: i32 = 10;
 pub const BACKOFF_BASE_US: i64 = 1_000_000;
 pub const BACKOFF_CAP_US: i64 = 3_600_000_000;
 pub const LEASE_US: i64 = 60_000_000;
@@ -140,7 +140,7 @@ impl Subscriber {
             topic,
             id: int(1).unwrap_or(0) as i32,
             start_series: int(3).unwrap_or(0) as i32,
-            max_attempts: int(4).map_or(MAX_ATTEMPTS, |n| n as i32),
+            max_attempts: int(4).map_or(DEFAULT_MAX_ATTEMPTS, |n| n as i32),
             base_us: int(5).unwrap_or(BACKOFF_BASE_US),
             cap_us: int(6).unwrap_or(BACKOFF_CAP_US),
             lease_us: int(7).unwrap_or(LEASE_US),

@@ -273,7 +273,7 @@ impl Reader<'_> {
         let Some(slot) = self.streams[i].scan.present() else {
             return Ok(None);
         };
-        let answer = use_it(&Event::look(slot))?;
+        let answer = use_it(&Event::borrow(slot))?;
         // A copied event is also in its segment until that is truncated.
         for stream in &mut self.streams {
             if stream.head == Some(id) {

@@ -143,17 +143,17 @@ impl Plan {
     }
 
     /// Runs a statement that only reads, under the given snapshot.
-    pub fn look(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
-        connected(|| execute(self.raw, args, Under::Look(snapshot), &self.row))
+    pub fn query_with(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
+        connected(|| execute(self.raw, args, Under::ReadOnly(snapshot), &self.row))
     }
 
-    /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `step` at a time,
+    /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `chunk` at a time,
     /// until `each` answers false. `each` runs in the memory context of the call; its rows live as long as their batch.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
         snapshot: &Snapshot,
-        step: i64,
+        chunk: i64,
         mut each: impl FnMut(Vec<Row>) -> Result<bool>,
     ) -> Result<()> {
         let (mut values, mut nulls) = parameters(args);
@@ -178,7 +178,7 @@ impl Plan {
             loop {
                 // SAFETY: the portal is open.
                 let table = unsafe {
-                    pg_sys::SPI_cursor_fetch(portal, true, step);
+                    pg_sys::SPI_cursor_fetch(portal, true, chunk);
                     pg_sys::SPI_tuptable
                 };
                 let batch = result_rows(raw_value);
@@ -245,7 +245,7 @@ enum Under<'a> {
     /// The snapshot that any statement of this transaction takes.
     Statement,
     /// The given snapshot; the statement only reads.
-    Look(&'a Snapshot),
+    ReadOnly(&'a Snapshot),
     /// The given snapshot; the statement may write.
     Latest(&'a Snapshot),
 }
@@ -258,9 +258,9 @@ fn execute(
 ) -> Result<Vec<Row>> {
     let (mut values, mut nulls) = parameters(args);
     let (values, nulls) = (values.as_mut_ptr(), nulls.as_mut_ptr());
-    let (snapshot, only_looks) = match under {
+    let (snapshot, read_only) = match under {
         Under::Statement => (None, false),
-        Under::Look(snapshot) => (Some(snapshot.raw()), true),
+        Under::ReadOnly(snapshot) => (Some(snapshot.raw()), true),
         Under::Latest(snapshot) => (Some(snapshot.raw()), false),
     };
     let result = catch_races(row, || {
@@ -275,7 +275,7 @@ fn execute(
                     nulls,
                     snapshot,
                     std::ptr::null_mut(),
-                    only_looks,
+                    read_only,
                     true,
                     0,
                 ),

@@ -11,18 +11,18 @@ use pgrx::pg_sys::{self, Datum};
 const COLUMNS: usize = pg_sys::INDEX_MAX_KEYS as usize;
 
 /// The result of a bounded step.
-pub enum Step<'s> {
+pub enum ScanStep<'s> {
     Row(&'s Slot),
     End,
     /// The bound was reached; there may be more.
-    Tired,
+    LimitReached,
 }
 
 impl Scan<'_> {
     /// Moves to the next visible row; each entry on the way costs one of `looks`.
-    pub fn step(&mut self, looks: &mut usize) -> Step<'_> {
+    pub fn step(&mut self, looks: &mut usize) -> ScanStep<'_> {
         let Some(slot) = self.slot.as_ref() else {
-            return Step::End;
+            return ScanStep::End;
         };
         while *looks > 0 {
             *looks -= 1;
@@ -32,19 +32,19 @@ impl Scan<'_> {
                 (any, any && pg_sys::index_fetch_heap(self.scan, slot.raw))
             };
             match (any, seen) {
-                (false, _) => return Step::End,
-                (true, true) => return Step::Row(slot),
+                (false, _) => return ScanStep::End,
+                (true, true) => return ScanStep::Row(slot),
                 (true, false) => {}
             }
         }
-        Step::Tired
+        ScanStep::LimitReached
     }
 
-    /// Passes the columns of the present entry to `read`; its row may be gone. For a scan that wants entries. The
-    /// columns are valid within the call.
+    /// Passes the columns of the present entry to `read`; its row may be gone. Only for a scan opened with
+    /// [`Wants::Entries`]. The columns are valid within the call.
     fn entry<T>(&self, read: impl FnOnce(&[Option<Datum>]) -> T) -> Option<T> {
         let (mut values, mut nulls) = ([Datum::from(0); COLUMNS], [false; COLUMNS]);
-        // SAFETY: a btree scan with xs_want_itup shows its present entry, another one shows null. The entry is valid
+        // SAFETY: only a btree scan with xs_want_itup sets xs_itup; in any other scan it is null. The entry is valid
         // until the scan moves on or ends, which is after `read`.
         unsafe {
             if (*self.scan).xs_itup.is_null() {
@@ -64,7 +64,7 @@ impl Scan<'_> {
 }
 
 impl Table {
-    /// Whether this range of an index has a row. True also where the first `most` entries all belong to deleted rows.
+    /// Whether this range of an index has a row. True also if the snapshot sees none of the first `most` entries.
     pub fn may_find(
         &self,
         index: Name,
@@ -74,7 +74,7 @@ impl Table {
     ) -> Result<bool> {
         let mut looks = most;
         let mut scan = self.scan(index, keys, snapshot)?;
-        Ok(!matches!(scan.step(&mut looks), Step::End))
+        Ok(!matches!(scan.step(&mut looks), ScanStep::End))
     }
 
     /// The distinct values, in order, of an integer column of an index, in the range where the columns before it have

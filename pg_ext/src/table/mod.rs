@@ -11,7 +11,6 @@
 mod entries;
 pub mod enums;
 mod names;
-mod others;
 mod page;
 mod record;
 mod sequence;
@@ -20,18 +19,19 @@ mod user;
 mod watch;
 mod whole;
 mod write;
+mod writer;
 
-pub use entries::Step;
+pub use entries::ScanStep;
 pub use names::key_table_owner;
-pub use others::wait_for;
 pub(crate) use record::columns;
-pub use record::{Column, Record};
+pub use record::{ColumnNumber, Record};
 pub use sequence::Sequence;
 pub use snapshot::{Snapshot, above_read_committed, assign_xid, next_xid, own_xid, own_xid_if_any};
 pub use user::Triggers;
 pub use watch::{Watch, tell_all};
 pub use whole::{has_no_writers, horizon, lock_against_writers, lock_exclusively};
-pub use write::{Outcome, Wait, ensure_writable, is_writable};
+pub use write::{Wait, WriteOutcome, ensure_writable, is_writable};
+pub use writer::wait_for;
 
 use crate::error::Result;
 use entries::Wants;

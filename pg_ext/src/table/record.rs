@@ -1,6 +1,6 @@
 //! A row of one of our tables, with names for its columns.
 
-use super::{Outcome, Slot, Table};
+use super::{Slot, Table, WriteOutcome};
 use crate::call::varlena;
 use crate::error::Result;
 use crate::row;
@@ -8,7 +8,7 @@ use pgrx::pg_sys::{self, Datum};
 use std::marker::PhantomData;
 
 /// A column of one table: an enum in the order of the SQL.
-pub trait Column: Copy {
+pub trait ColumnNumber: Copy {
     /// From 1.
     fn number(self) -> usize;
 }
@@ -16,7 +16,7 @@ pub trait Column: Copy {
 /// Makes an enum the columns of a table; its first variant is 1.
 macro_rules! columns {
     ($of:ty) => {
-        impl $crate::table::Column for $of {
+        impl $crate::table::ColumnNumber for $of {
             fn number(self) -> usize {
                 self as usize
             }
@@ -34,7 +34,7 @@ pub struct Record<C, const COLUMNS: usize> {
     columns: PhantomData<C>,
 }
 
-impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
+impl<C: ColumnNumber, const COLUMNS: usize> Record<C, COLUMNS> {
     /// A row that is not stored yet.
     pub fn empty() -> Self {
         Record {
@@ -46,13 +46,13 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
     }
 
     pub fn load(slot: Slot) -> Self {
-        let mut record = Self::look(&slot);
+        let mut record = Self::borrow(&slot);
         record.slot = Some(slot);
         record
     }
 
     /// The present row of a scan; valid until the scan moves on.
-    pub fn look(slot: &Slot) -> Self {
+    pub fn borrow(slot: &Slot) -> Self {
         Record {
             slot: None,
             tid: Some(slot.tid()),
@@ -76,7 +76,7 @@ impl<C: Column, const COLUMNS: usize> Record<C, COLUMNS> {
     }
 
     /// Writes this row over the one at `tid`.
-    pub fn update_at(&self, table: &Table, tid: pg_sys::ItemPointerData) -> Result<Outcome> {
+    pub fn update_at(&self, table: &Table, tid: pg_sys::ItemPointerData) -> Result<WriteOutcome> {
         table.update(tid, &self.values)
     }
 

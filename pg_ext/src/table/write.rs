@@ -2,11 +2,11 @@
 
 use super::{Name, Slot, Snapshot, Table};
 use crate::error::{Error, Kind, Result};
-use pgrx::pg_sys::{self, Datum, TM_Result};
+use pgrx::pg_sys::{self, Datum, ItemPointerData, TM_Result};
 
 /// How a write of one row ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WriteOutcome {
     Done,
     /// Another transaction changed or deleted the row and committed.
     Changed,
@@ -47,16 +47,16 @@ impl Table {
     }
 
     /// Replaces the row at `tid`; waits for a transaction that holds it.
-    pub fn update(&self, tid: pg_sys::ItemPointerData, row: &[Option<Datum>]) -> Result<Outcome> {
+    pub fn update(&self, tid: ItemPointerData, row: &[Option<Datum>]) -> Result<WriteOutcome> {
         self.replace(tid, self.filled_slot(row)?)
     }
 
     /// Like [`Table::update`], but raises the error of a CHECK before it writes or waits.
     pub fn update_checked(
         &self,
-        tid: pg_sys::ItemPointerData,
+        tid: ItemPointerData,
         row: &[Option<Datum>],
-    ) -> Result<Outcome> {
+    ) -> Result<WriteOutcome> {
         let slot = self.filled_slot(row)?;
         if self.has_checks() {
             // SAFETY: the slot holds a complete row of this table, which has constraints; a CHECK may name its oid.
@@ -68,13 +68,13 @@ impl Table {
         self.replace(tid, slot)
     }
 
-    fn replace(&self, tid: pg_sys::ItemPointerData, slot: Slot) -> Result<Outcome> {
+    fn replace(&self, tid: ItemPointerData, slot: Slot) -> Result<WriteOutcome> {
         let mut tid = tid;
         let mut failure = pg_sys::TM_FailureData::default();
         let mut mode = 0;
         let mut update_indexes = Default::default();
         // SAFETY: the table's own access method, called as the executor does; every argument is plain data that
-        // outlives the call. A function pointer needs pgrx's barrier.
+        // outlives the call. A function pointer must be called through pg_guard_ffi_boundary.
         let result = unsafe {
             let update = (*(*self.rel).rd_tableam).tuple_update;
             let (rel, raw) = (self.rel, slot.raw);
@@ -93,7 +93,7 @@ impl Table {
             })
         };
         let outcome = outcome(result)?;
-        if outcome == Outcome::Done
+        if outcome == WriteOutcome::Done
             && let Some(indexes) = stale_indexes(update_indexes)
         {
             self.index(&slot, indexes);
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// Another transaction holds the row at `tid`, so an update would wait; or this one has locked it.
-    pub fn is_held(&self, tid: pg_sys::ItemPointerData) -> bool {
+    pub fn is_held(&self, tid: ItemPointerData) -> bool {
         let mut tuple = pg_sys::HeapTupleData {
             t_self: tid,
             ..Default::default()
@@ -125,10 +125,10 @@ impl Table {
     /// Locks the row at `tid` as an update would, without writing it.
     pub fn lock(
         &self,
-        tid: pg_sys::ItemPointerData,
+        tid: ItemPointerData,
         snapshot: &Snapshot,
         wait: Wait,
-    ) -> Result<Outcome> {
+    ) -> Result<WriteOutcome> {
         let slot = self.slot();
         let mut tid = tid;
         let mut failure = pg_sys::TM_FailureData::default();
@@ -151,7 +151,7 @@ impl Table {
     }
 
     /// Deletes the row at `tid`, which the caller has locked.
-    pub fn delete(&self, tid: pg_sys::ItemPointerData, snapshot: &Snapshot) {
+    pub fn delete(&self, tid: ItemPointerData, snapshot: &Snapshot) {
         let mut tid = tid;
         // SAFETY: this transaction has locked the row, so no other can have changed it.
         unsafe { pg_sys::simple_table_tuple_delete(self.rel, &mut tid, snapshot.raw()) };
@@ -213,11 +213,11 @@ enum Indexes {
     OnlySummarizing,
 }
 
-fn outcome(result: Option<TM_Result::Type>) -> Result<Outcome> {
+fn outcome(result: Option<TM_Result::Type>) -> Result<WriteOutcome> {
     match result {
-        Some(TM_Result::TM_Ok) => Ok(Outcome::Done),
-        Some(TM_Result::TM_Updated | TM_Result::TM_Deleted) => Ok(Outcome::Changed),
-        Some(TM_Result::TM_BeingModified | TM_Result::TM_WouldBlock) => Ok(Outcome::Busy),
+        Some(TM_Result::TM_Ok) => Ok(WriteOutcome::Done),
+        Some(TM_Result::TM_Updated | TM_Result::TM_Deleted) => Ok(WriteOutcome::Changed),
+        Some(TM_Result::TM_BeingModified | TM_Result::TM_WouldBlock) => Ok(WriteOutcome::Busy),
         other => Err(Error::new(
             Kind::Internal,
             format!("unexpected result {other:?} of a row write"),

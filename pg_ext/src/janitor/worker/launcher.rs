@@ -78,7 +78,7 @@ impl Launcher {
         for (name, schedule) in &mut self.databases {
             let is_served = self.running.iter().any(|worker| worker.name == *name);
             if let Some(present) = present.get(name).filter(|_| !is_served) {
-                schedule.look(present.changed, now, clock);
+                schedule.mark_if_due(present.changed, now, clock);
             }
         }
         let is_full = !self.start_due(&wanted, &present, now);

@@ -73,7 +73,7 @@ impl Schedule {
     }
 
     /// Records that the database is due, if it is.
-    pub fn look(&mut self, changed: Option<RowsChanged>, now: Instant, clock: i64) {
+    pub fn mark_if_due(&mut self, changed: Option<RowsChanged>, now: Instant, clock: i64) {
         if self.due_since.is_none() && self.due_at(changed, clock).is_none_or(|at| at <= now) {
             self.due_since = Some(now);
         }

@@ -76,7 +76,7 @@ fn find_needed(home: &Home, most: usize) -> Result<(Vec<EventPlace>, bool)> {
     let mut found = Vec::new();
     let mut scan = table.scan(home.position, &mut [], &snapshot)?;
     while let Some(slot) = scan.advance() {
-        let event = Event::look(slot);
+        let event = Event::borrow(slot);
         if needs.wants(&event)? && !needs.is_kept(&event)? {
             if found.len() >= most {
                 return Ok((found, false));

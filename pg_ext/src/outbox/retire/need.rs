@@ -5,7 +5,7 @@
 
 use crate::error::Result;
 use crate::outbox::batch::{Batch, Part};
-use crate::outbox::event::{Col, DELAYED, Event, KEPT};
+use crate::outbox::event::{Col, DELAYED_LANE, Event, KEPT};
 use crate::outbox::receipt::Ledger;
 use crate::outbox::retry;
 use crate::outbox::topic::{Subscriber, all_subscribers};
@@ -133,7 +133,7 @@ impl LaneNeeds {
     fn read(subscriber: &Subscriber, lane: i32, retry: &Table) -> Result<LaneNeeds> {
         let mut window = None;
         let mut held = HashSet::new();
-        if lane != DELAYED {
+        if lane != DELAYED_LANE {
             let last = Part::last(subscriber.id, lane, &Snapshot::latest())?;
             window = Some(Window::behind(subscriber, last.as_ref())?);
             if let Some(last) = &last {

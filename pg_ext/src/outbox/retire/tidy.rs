@@ -13,7 +13,7 @@ use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// A sweep looks at this many rows for each row that it may delete.
-const LOOKS: usize = 10;
+const READ_PER_ROW: usize = 10;
 
 // A redrive that needs one of them again locks it too (dead.rs).
 const LOCK_KEPT: &CStr = c"
@@ -145,7 +145,7 @@ fn unneeded(max: usize) -> Result<Vec<EventPlace>> {
     let pages = (first..all).chain(0..first).take(max);
     let mut needs = Needs::begin()?;
     let mut found = Vec::new();
-    for event in need::events_on(&table, pages, max.saturating_mul(LOOKS)) {
+    for event in need::events_on(&table, pages, max.saturating_mul(READ_PER_ROW)) {
         if found.len() < max && !needs.wants(&event)? {
             found.push(place(&event));
         }
@@ -165,7 +165,7 @@ pub fn batches(max: i64) -> Result<Swept> {
         max,
         MAX_LEASE_LIFE_US,
         real,
-        max.saturating_mul(LOOKS as i64),
+        max.saturating_mul(READ_PER_ROW as i64),
     ];
     let rows = spi::query_latest(&BATCHES_OVER, &args.map(|n| Some(Datum::from(n))))?;
     let number = |i| rows.first().map_or(0, |row| number(row, i));

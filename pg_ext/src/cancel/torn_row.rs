@@ -20,7 +20,7 @@ pub struct TornRow {
 }
 
 /// Whether the teardown can go on.
-pub enum Stand {
+pub enum TeardownState {
     /// Flagged, and no lease covers it.
     Open(RowSeen),
     /// Cancelled already.
@@ -40,14 +40,14 @@ impl TornRow {
 
     /// Locks the row, and raises ON002 if the teardown must not go on. A read-only transaction gets an answer only for
     /// a cancelled row.
-    pub fn stand(&self, lock: RowLock) -> Result<Stand> {
+    pub fn state(&self, lock: RowLock) -> Result<TeardownState> {
         self.machine.ensure_may_update()?;
         let writable = table::is_writable();
         let lock = if writable { lock } else { RowLock::No };
         let seen = RowSeen::find(&self.machine, &self.id, lock)?
             .ok_or_else(|| self.illegal("is not there", "Give the id of a row of the table."))?;
         if self.is_done(&seen) {
-            return Ok(Stand::Done(seen));
+            return Ok(TeardownState::Done(seen));
         }
         if !writable {
             return Err(Error::read_only(self.named()));
@@ -64,7 +64,7 @@ impl TornRow {
             return Err(self.illegal("is not being cancelled", "Call once.cancel_request first."));
         }
         match Lease::latest(&self.machine, &self.id)?.filter(|l| l.covers(seen.status())) {
-            None => Ok(Stand::Open(seen)),
+            None => Ok(TeardownState::Open(seen)),
             Some(lease) => Err(self
                 .illegal(
                     "is leased to an action",

@@ -9,7 +9,8 @@ impl Slot {
     /// The present transaction has written this version of the row.
     pub fn is_ours(&self) -> bool {
         let mut null = false;
-        // SAFETY: the slot holds a stored row, so it has system columns. A function pointer needs pgrx's barrier.
+        // SAFETY: the slot holds a stored row, so it has system columns. A function pointer must be called through
+        // pg_guard_ffi_boundary.
         unsafe {
             let (raw, null) = (self.raw, &raw mut null);
             let read = (*(*raw).tts_ops).getsysattr;
@@ -23,7 +24,7 @@ impl Slot {
 }
 
 impl Snapshot {
-    /// After a dirty look found a row: the open transaction that has inserted or deleted it.
+    /// After a read with a dirty snapshot found a row: the open transaction that has inserted or deleted it.
     pub fn undecided_xid(&self) -> Option<pg_sys::TransactionId> {
         match self {
             Snapshot::Mvcc(_) => None,
