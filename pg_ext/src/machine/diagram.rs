@@ -1,4 +1,5 @@
-//! `machine_diagram`: a machine as a mermaid stateDiagram-v2 (https://mermaid.js.org/syntax/stateDiagram.html).
+//! `machine_diagram`: a machine as a mermaid flowchart (https://mermaid.js.org/syntax/flowchart.html). A state diagram
+//! of mermaid has no double border.
 
 use super::definition::{ANYBODY, Definition};
 use super::stored::StoredMachine;
@@ -7,24 +8,20 @@ use crate::error::Result;
 use crate::row;
 use pgrx::pg_sys::Datum;
 
-/// Words that mermaid does not take as a state's name.
-const RESERVED: [&str; 16] = [
-    "as",
+/// Words that mermaid does not take as a node's name.
+const RESERVED: [&str; 12] = [
+    "call",
     "class",
     "classdef",
     "click",
     "default",
-    "direction",
     "end",
-    "hide",
+    "flowchart",
+    "graph",
     "href",
-    "note",
-    "of",
-    "scale",
-    "state",
-    "statediagram",
+    "linkstyle",
     "style",
-    "title",
+    "subgraph",
 ];
 
 /// `once.machine_diagram`.
@@ -42,38 +39,35 @@ struct Arrow<'a> {
 }
 
 fn drawn(definition: &Definition) -> String {
-    let mut text = String::from("stateDiagram-v2\n");
+    let mut text = String::from("flowchart TB\n");
     let mut line = |line: String| text.push_str(&format!("    {line}\n"));
     let name = |status: &str| name_of(definition, status);
     for status in &definition.status_types {
-        match is_plain(status) {
-            true => line(status.clone()),
-            false => line(format!("state \"{}\" as {}", escaped(status), name(status))),
-        }
+        let (open, close) = if definition.is_terminal(status) {
+            ("(((", ")))")
+        } else if definition.is_claim_state(status) {
+            ("(", "):::claim")
+        } else {
+            ("(", ")")
+        };
+        line(format!(
+            "{}{open}\"{}\"{close}",
+            name(status),
+            escaped(status)
+        ));
     }
     for arrow in arrows(definition) {
         let label = match arrow.labels.is_empty() {
             true => String::new(),
-            false => format!(" : {}", escaped(&arrow.labels.join(", "))),
+            false => format!("|\"{}\"|", escaped(&arrow.labels.join(", "))),
         };
         line(format!(
-            "{} --> {}{label}",
+            "{} -->{label} {}",
             name(arrow.from),
             name(arrow.to)
         ));
     }
-    for status in &definition.terminal {
-        line(format!("{} --> [*]", name(status)));
-    }
     line("classDef claim stroke-dasharray: 6 4".to_owned());
-    line("classDef terminal stroke-width: 4px".to_owned());
-    for status in &definition.status_types {
-        if definition.is_claim_state(status) {
-            line(format!("class {} claim", name(status)));
-        } else if definition.is_terminal(status) {
-            line(format!("class {} terminal", name(status)));
-        }
-    }
     text
 }
 
