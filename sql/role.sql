@@ -20,7 +20,7 @@ CREATE VIEW once.role_function (kind, function_name) AS
     ('use', 'outbox_emit'), ('use', 'outbox_take'), ('use', 'outbox_ack'), ('use', 'outbox_extend'),
     ('use', 'outbox_nack'), ('use', 'outbox_deliveries'), ('use', 'topic_get'), ('use', 'subscriber_get'),
     ('use', 'inbox_accept'), ('use', 'inbox_record'), ('use', 'inbox_barrier'),
-    ('observe', 'machine_check'), ('observe', 'cancel_audit'), ('observe', 'machine_list'), ('observe', 'scope_list'), ('observe', 'shard_get'),
+    ('observe', 'machine_check'), ('observe', 'cancel_audit'), ('observe', 'machine_list'), ('observe', 'scope_list'), ('observe', 'shard_get'), ('observe', 'role_list'),
     ('observe', 'machine_diagram'), ('observe', 'machine_history'), ('observe', 'action_get'), ('observe', 'action_list'),
     ('observe', 'janitor_status'),
     ('operate', 'sweep'), ('operate', 'sweep_all'),
@@ -64,6 +64,11 @@ CREATE FUNCTION once.revoke_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_revoke_role';
 COMMENT ON FUNCTION once.revoke_role(regrole, text) IS
 'Takes back a grant of grant_role. Functions that another kind of this role includes remain open. For the extension''s owner. Errors: 22023 an unknown kind, 42704 no such role.';
+
+CREATE FUNCTION once.role_list(OUT role text, OUT kind text)
+RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_role_list';
+COMMENT ON FUNCTION once.role_list() IS
+'Lists the grants of grant_role: a row for each role and kind. Rights that were granted by hand, or through membership in a role, are not in it. Writes nothing.';
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
 

@@ -125,4 +125,5 @@ export! {
     pg_once_incarnation_renew => incarnation::incarnation_renew;
     pg_once_grant_role => role::grant_role;
     pg_once_revoke_role => role::revoke_role;
+    pg_once_role_list => role::role_list;
 }

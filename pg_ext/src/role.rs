@@ -1,4 +1,4 @@
-//! role: `grant_role` and `revoke_role`. `sql/role.sql` lists the routines of each kind; this file turns those rows
+//! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file turns those rows
 //! into grants and remembers them.
 //!
 //! It grants only missing rights and revokes only rights that the kind opened, so rights given by hand stay. A grant is
@@ -9,7 +9,7 @@ use crate::call::{shown, varlena};
 use crate::caller;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
-use crate::row;
+use crate::row::{self, Rows};
 use crate::spi::{self, Kept};
 use crate::table;
 use pgrx::pg_sys::{self, Datum, INT8OID, OIDOID, TEXTOID};
@@ -57,10 +57,17 @@ const STATEMENTS: &CStr = c"
                                   ELSE 'REVOKE USAGE ON SCHEMA once FROM %I' END, r.rolname)
       FROM pg_catalog.pg_roles r WHERE r.oid = $1";
 
+const LIST: &CStr = c"
+    SELECT DISTINCT r.rolname::text COLLATE \"C\", g.kind COLLATE \"C\"
+      FROM once.role_grant g JOIN pg_catalog.pg_roles r
+           ON CASE g.incarnation WHEN $1 THEN g.role = r.oid ELSE g.role_name = r.rolname END
+     ORDER BY 1, 2";
+
 static REMEMBERED: Kept = Kept::new(REMEMBER, &[OIDOID, TEXTOID, INT8OID]);
 static FORGOTTEN: Kept = Kept::new(FORGET, &[OIDOID, TEXTOID, INT8OID]);
 static TIDIED: Kept = Kept::new(TIDY, &[INT8OID]);
 static GRANTS: Kept = Kept::new(STATEMENTS, &[OIDOID, INT8OID, TEXTOID]);
+static LISTED: Kept = Kept::new(LIST, &[INT8OID]);
 
 /// `once.grant_role`.
 pub fn grant_role(call: &Call) -> Result<Datum> {
@@ -70,6 +77,15 @@ pub fn grant_role(call: &Call) -> Result<Datum> {
 /// `once.revoke_role`.
 pub fn revoke_role(call: &Call) -> Result<Datum> {
     change(call, &FORGOTTEN)
+}
+
+/// `once.role_list`.
+pub fn role_list(call: &Call) -> Result<Datum> {
+    let rows = Rows::begin(call);
+    for grant in spi::query(&LISTED, &[Some(Datum::from(incarnation::present()?))])? {
+        rows.push(&grant);
+    }
+    Ok(call.return_null())
 }
 
 fn change(call: &Call, memory: &'static Kept) -> Result<Datum> {

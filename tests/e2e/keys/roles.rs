@@ -19,11 +19,11 @@ const OPERATE: &str = "action_adopt action_claim action_expire action_extend act
                        key_release key_resolve key_rotate key_step key_step_done key_take_abandoned \
                        machine_assert machine_check machine_define machine_diagram machine_drop machine_get \
                        machine_guard machine_history machine_list metrics outbox_ack outbox_dead outbox_deliveries outbox_discard outbox_emit \
-                       outbox_extend outbox_nack outbox_peek outbox_redrive outbox_take scope_get scope_list scope_set shard_get shard_set \
+                       outbox_extend outbox_nack outbox_peek outbox_redrive outbox_take role_list scope_get scope_list scope_set shard_get shard_set \
                        subscriber_drop subscriber_get subscriber_set sweep sweep_all topic_drop \
                        topic_get topic_list topic_set transition transition_many verify";
 const OBSERVE: &str = "action_get action_list cancel_audit doctor janitor_status machine_check \
-                       machine_diagram machine_history machine_list metrics scope_list shard_get topic_list verify";
+                       machine_diagram machine_history machine_list metrics role_list scope_list shard_get topic_list verify";
 
 /// The functions that a role may call (apart from shard_of, which is open to everybody), and whether it may do anything else in the schema.
 async fn rights(play: &Playground, role: &str) -> (String, String) {
@@ -76,7 +76,7 @@ async fn public_has_nothing() {
 #[tokio::test]
 async fn each_kind_opens_exactly_its_functions_and_no_table() {
     let play = Playground::open().await;
-    play.show("create role kind_use; create role kind_operate; create role kind_observe")
+    play.show("create role kind_use; create role kind_operate; create role kind_observe login")
         .await;
     for (kind, functions) in [("use", USE), ("operate", OPERATE), ("observe", OBSERVE)] {
         let role = format!("kind_{kind}");
@@ -88,12 +88,12 @@ async fn each_kind_opens_exactly_its_functions_and_no_table() {
             "{kind}"
         );
     }
-    let grants =
-        "select string_agg(role_name || ' ' || kind, ', ' order by kind) from once.role_grant";
-    play.ask(grants)
+    let observer = play.another_as("kind_observe").await;
+    observer
+        .ask("select string_agg(role || ' ' || kind, ', ') from once.role_list()")
         .is("kind_observe observe, kind_operate operate, kind_use use")
         .await;
-    let nobody = "select count(*) from pg_proc where pronamespace = 'once'::regnamespace and proname ~ 'role'
+    let nobody = "select count(*) from pg_proc where pronamespace = 'once'::regnamespace and proname ~ '_role'
                      and has_function_privilege('kind_operate', oid, 'execute')";
     assert_eq!(play.show(nobody).await, "0");
 }

@@ -105,6 +105,8 @@ machine_diagram: select once.machine_diagram('batch_job') like 'flowchart%'
     t
 scope_list: select count(*) > 0 from once.scope_list()
     t
+role_list: select count(*) from once.role_list() where role like 'role_list%'
+    0
 shard_of: select once.shard_of('acme', 16)
     1
 shard_get: select once.shard_get()
