@@ -112,7 +112,12 @@ impl<'a> Member<'a> {
             b"null" => Ok(None),
             b"string" => match caller::role_of_name(self.value) {
                 Some(role) => Ok(Some(role)),
-                None => Err(self.bad("names a role that does not exist")),
+                None => Err(self
+                    .bad(&format!(
+                        "names a role that does not exist: \"{}\"",
+                        shown(self.value)
+                    ))
+                    .hint("CREATE ROLE first, or name another role; null means no owner.")),
             },
             _ => Err(self.bad("must be the name of a role")),
         }

@@ -26,6 +26,12 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "Options:",
     ),
     (
+        "select once.scope_set('pay', '{\"owner\": \"billling\"}')",
+        "22023",
+        "does not exist: \"billling\"",
+        "CREATE ROLE first",
+    ),
+    (
         "select once.scope_set('pay', '[]')",
         "22023",
         "\"options\" must be a JSON object",
