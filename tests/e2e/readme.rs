@@ -107,26 +107,77 @@ fn the_rust_program_is_the_example_that_runs() {
     assert!(QUICKSTART.contains(blocks(&page, "rust")[0].trim_end()));
 }
 
+/// What a link may name in a page: its headings as GitHub and mdBook spell them, in lower case, without punctuation, a
+/// hyphen for each space, and a number where a heading comes again.
+fn anchors(page: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let mut found: Vec<String> = Vec::new();
+    let mut is_code = false;
+    for line in text.lines() {
+        is_code ^= line.trim_start().starts_with("```");
+        if is_code || !line.starts_with('#') {
+            continue;
+        }
+        let heading = line.trim_start_matches('#').trim();
+        let spelt = heading.chars().filter_map(|c| match c {
+            ' ' => Some('-'),
+            c if c.is_alphanumeric() || "-_".contains(c) => Some(c),
+            _ => None,
+        });
+        let anchor = spelt.collect::<String>().to_lowercase();
+        let again = (1..).map(|n| format!("{anchor}-{n}"));
+        let mut names = std::iter::once(anchor.clone()).chain(again);
+        found.push(names.find(|name| !found.contains(name)).unwrap());
+    }
+    found
+}
+
+/// The pages that the book's last part lists.
+const FILES: [&str; 8] = [
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "sql/examples/README.md",
+    "sql/examples/java/README.md",
+    "sql/examples/node/README.md",
+    "sql/examples/python/README.md",
+    "sql/monitoring/README.md",
+    "tests/e2e/faults/README.md",
+];
+
 #[test]
-fn every_link_of_the_book_leads_to_a_file_and_every_page_is_in_the_summary() {
+fn every_link_of_the_book_leads_to_a_file_and_its_heading() {
     let mut broken = Vec::new();
-    let summary = std::fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
-    for page in pages() {
+    for page in pages().into_iter().chain(FILES.map(|f| root().join(f))) {
         let text = std::fs::read_to_string(&page).unwrap();
         for link in text.split("](").skip(1) {
             let link = link.split_once(')').unwrap().0;
-            let file = link.split('#').next().unwrap();
-            let is_outside = link.starts_with("http") || file.is_empty();
-            if !is_outside && !page.parent().unwrap().join(file).exists() {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().unwrap().join(file),
+            };
+            let leads = link.starts_with("http")
+                || target.exists()
+                    && (anchor.is_empty() || anchors(&target).iter().any(|a| a == anchor));
+            if !leads {
                 broken.push(format!("{}: {link}", page.display()));
             }
         }
-        let name = page.file_name().unwrap().to_str().unwrap();
-        if !summary.contains(&format!("{name})")) && name != "SUMMARY.md" {
-            broken.push(format!("{name} is not in SUMMARY.md"));
-        }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_summary() {
+    let summary = std::fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let mut missing = Vec::new();
+    for page in pages() {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        if !summary.contains(&format!("{name})")) && name != "SUMMARY.md" {
+            missing.push(name.to_owned());
+        }
+    }
+    assert!(missing.is_empty(), "not in SUMMARY.md: {missing:?}");
 }
 
 #[test]
