@@ -116,7 +116,7 @@ impl Findings {
             );
             return Ok(());
         }
-        self.fit(&machine, stored)?;
+        self.recheck(&machine, stored)?;
         self.running(&machine.definition);
         self.emits(&machine.definition)?;
         self.labels(&machine)?;
@@ -274,7 +274,7 @@ impl Findings {
     }
 
     /// Casts, domains and types of the table are its owner's code: they run as the owner, never as the caller.
-    fn fit(&mut self, machine: &Machine, stored: &StoredMachine) -> Result<()> {
+    fn recheck(&mut self, machine: &Machine, stored: &StoredMachine) -> Result<()> {
         let lines = match as_owner(machine, || validate::recheck(stored))? {
             Ok(lines) => lines,
             Err(failure) => {

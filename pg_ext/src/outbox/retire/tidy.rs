@@ -12,7 +12,7 @@ use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// A sweep looks at this many rows for each row that it may delete.
+/// A sweep reads this many rows for each row that it may delete.
 const READ_PER_ROW: usize = 10;
 
 // A redrive that needs one of them again locks it too (dead.rs).
