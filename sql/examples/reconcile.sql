@@ -78,7 +78,9 @@ COMMENT ON FUNCTION reconcile(text, timestamptz, timestamptz) IS
 CREATE FUNCTION reconcile_accept(in_scope text, in_key text, in_attempt integer, charge text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    request json := (SELECT k.request FROM once.key_get(in_scope, in_key) k);
+    -- yours: the order service's layer keeps the body beside the request's method and path
+    request json := (SELECT k.request -> 'body' FROM once.key_get(in_scope, in_key) k);
+    -- yours
     answer  json;
 BEGIN
     IF request IS NULL THEN

@@ -1,9 +1,11 @@
-//! The extension's nouns import each other downwards only, in the order in which `pg_ext/src/lib.rs` lists them.
+//! The extension's nouns import each other downwards only, in the order in which `pg_ext/src/lib.rs` lists them. The
+//! client imports no web framework unless it is asked to.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pg_ext/src");
 
@@ -104,6 +106,19 @@ fn no_noun_imports_a_later_one_and_no_shared_mechanism_imports_a_noun() {
         .map(|(from, to)| (from.as_str(), to.as_str()))
         .collect();
     assert!(up.is_empty(), "imports that run back up: {up:?}");
+}
+
+#[test]
+fn the_client_without_features_has_no_more_dependencies_than_before_it_had_features() {
+    let mut tree = Command::new(env!("CARGO"));
+    tree.current_dir(SOURCES)
+        .args(["tree", "--offline", "--package", "pg-once"]);
+    tree.args(["--edges", "normal", "--prefix", "none", "--format", "{p}"]);
+    let told = tree.output().unwrap();
+    assert!(told.status.success(), "{told:?}");
+    let told = String::from_utf8(told.stdout).unwrap();
+    let crates: BTreeSet<_> = told.lines().map(|line| line.split(" (").next()).collect();
+    assert!(crates.len() <= 84, "{crates:?}");
 }
 
 #[test]

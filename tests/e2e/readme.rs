@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use pg_once_tests::{Cluster, root};
 
 const QUICKSTART: &str = include_str!("../../client/examples/quickstart.rs");
+const PAYMENTS: &str = include_str!("../../client/examples/payments.rs");
 
 /// README and all pages below docs/.
 fn pages() -> Vec<PathBuf> {
@@ -143,6 +144,14 @@ const FILES: [&str; 8] = [
     "sql/monitoring/README.md",
     "tests/e2e/faults/README.md",
 ];
+
+#[test]
+fn the_axum_service_is_the_example_that_runs_and_idempotency_costs_it_five_lines() {
+    let page = root().join("docs/how-to/idempotency-key.md");
+    assert!(PAYMENTS.contains(blocks(&page, "rust")[0].trim_end()));
+    let marked = PAYMENTS.lines().filter(|line| line.ends_with("// once"));
+    assert!((1..=5).contains(&marked.count()));
+}
 
 #[test]
 fn every_link_of_the_book_leads_to_a_file_and_its_heading() {

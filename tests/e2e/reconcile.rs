@@ -42,8 +42,8 @@ async fn show(client: &Client, sql: &str) -> String {
 /// Claims a key for an order of so many cents and begins its charge; tells the token.
 async fn begin(client: &Client, key: &str, cents: i64) -> String {
     let claim = format!(
-        "select token from once.key_claim('orders.create', '{key}', '{{\"customer\": \"ann\", \"item\": \"tea\", \
-         \"amount_cents\": {cents}}}')"
+        "select token from once.key_claim('orders.create', '{key}', '{{\"body\": {{\"customer\": \"ann\", \
+         \"item\": \"tea\", \"amount_cents\": {cents}}}}}')"
     );
     let token = show(client, &claim).await;
     let step = format!("select from once.key_step('orders.create', '{key}', {token}, 'charge')");
@@ -157,7 +157,8 @@ async fn every_difference_is_found_and_ended_once_and_then_none_is_left() {
                   from orders where idempotency_key = 'charged'";
     assert_eq!(show(&person, made).await, "reconciler|150|ch-charged|t");
     let replays = "select outcome, response_code, response_body ->> 'charge_id'
-        from once.key_claim('orders.create', 'charged', '{\"customer\": \"ann\", \"item\": \"tea\", \"amount_cents\": 150}')";
+        from once.key_claim('orders.create', 'charged', '{\"body\": {\"customer\": \"ann\", \"item\": \"tea\", \
+         \"amount_cents\": 150}}')";
     assert_eq!(show(&person, replays).await, "replayed|201|ch-charged");
 
     // What is left is for the other side: two refunds, by the key that the recipe names, and two questions.
