@@ -32,6 +32,7 @@ pub mod playground;
 mod pooler;
 mod programs;
 pub mod race;
+pub mod random_json;
 pub mod script;
 pub mod stage;
 mod standby;

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::playground::Playground;
-use crate::random_json::{NUMBERS, value, variant};
+use pg_once_tests::random_json::{NUMBERS, value, variant};
 
 /// A text as jsonb, and as json as it is written; what a variant has spoilt (not JSON any more, or too large a number) is one value.
 const AS_JSONB: &str = r#"

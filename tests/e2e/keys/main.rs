@@ -15,7 +15,6 @@ mod lowered;
 mod outcomes;
 mod owners;
 mod payloads;
-mod random_json;
 mod repeats;
 mod roles;
 mod scopes;
