@@ -48,7 +48,7 @@ test-package: ## the tarball and, as root on Debian, the Debian package: install
 test-assert: ## the end-to-end tests on a PostgreSQL 15 built with assertions; no server may log an error of its own (ARGS="--test keys")
 	@bash $(SCRIPTS)/test-assert.sh $(ARGS)
 
-test-long: ## the full bars: 100 kills, ten failovers, ten million rows, faults, reaping beside claims, counters, assertions (hours; ARGS="kills reaping")
+test-long: ## the full bars: 100 kills, ten failovers, ten million rows, faults, reaping beside claims, counters, an idle janitor, assertions (hours; ARGS="kills reaping")
 	@bash $(SCRIPTS)/test-long.sh $(ARGS)
 
 bench: ## pgbench against raw SQL in the same run: a table, and JSON under target/bench/ (QUICK=1: a few minutes)

@@ -12,6 +12,7 @@ mod cost;
 mod counters;
 mod cpu;
 mod database;
+mod idle;
 mod jobs;
 mod machines;
 mod markdown;
@@ -38,6 +39,12 @@ async fn measure(settings: &Settings) -> Result<Results> {
         let database = counters::launch(settings).await?;
         let mut results = Results::of(&database, settings).await?;
         counters::measure(&database, &mut results).await?;
+        return Ok(results);
+    }
+    if settings.wants_idle() {
+        let database = idle::launch(settings).await?;
+        let mut results = Results::of(&database, settings).await?;
+        idle::measure(&database, &mut results).await?;
         return Ok(results);
     }
     let database = Database::launch(settings).await?;

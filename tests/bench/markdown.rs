@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::measured::Results;
-use crate::table::{grouped, megabytes, noise_verdict, ratio, size, size_verdict, spread, verdict};
+use crate::table::{
+    grouped, idle_line, megabytes, noise_verdict, ratio, size, size_verdict, spread, verdict,
+};
 
 /// The whole text.
 pub fn of(results: &Results) -> String {
@@ -76,6 +78,9 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
                 noise_verdict(compared.bar)
             )?;
         }
+    }
+    if let Some(idle) = &results.idle {
+        writeln!(text, "\n{}", idle_line(idle))?;
     }
     if results.costs.is_empty() {
         return Ok(());

@@ -66,6 +66,16 @@ impl Size {
     }
 }
 
+/// What a server costs in which nothing happens.
+#[derive(Clone, Debug, Serialize)]
+pub struct Idle {
+    pub what: String,
+    pub seconds: u64,
+    pub percent_of_a_core: f64,
+    pub at_most: f64,
+    pub met: bool,
+}
+
 /// The middle half of many ratios.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Spread {
@@ -133,6 +143,8 @@ pub struct Results {
     pub sizes: Vec<Size>,
     pub series: Vec<Series>,
     pub comparisons: Vec<Comparison>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Idle>,
     pub left_out: Vec<String>,
     pub seconds: u64,
 }
@@ -161,6 +173,7 @@ impl Results {
             sizes: Vec::new(),
             series: Vec::new(),
             comparisons: Vec::new(),
+            idle: None,
             left_out: Vec::new(),
             seconds: 0,
         })
@@ -175,6 +188,7 @@ impl Results {
             ratios
                 .chain(self.sizes.iter().filter_map(|size| size.met))
                 .chain(compared.map(|bar| bar.met))
+                .chain(self.idle.iter().map(|idle| idle.met))
         };
         (bars().count(), bars().filter(|met| !met).count())
     }

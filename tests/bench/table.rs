@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::measured::{Among, Bar, Case, Comparison, Results, Side, Size, Spread};
+use crate::measured::{Among, Bar, Case, Comparison, Idle, Results, Side, Size, Spread};
 
 /// Says what is being done, on standard error.
 pub fn say(text: &str) {
@@ -78,6 +78,9 @@ pub fn print(results: &Results) {
     print_costs(results);
     print_sizes(results);
     print_comparisons(&results.comparisons);
+    if let Some(idle) = &results.idle {
+        println!("\n{}", idle_line(idle));
+    }
     for left_out in &results.left_out {
         println!("\nleft out: {left_out}");
     }
@@ -217,6 +220,18 @@ pub fn spread(spread: Spread) -> String {
     format!(
         "{:.3} ({:.3}-{:.3})",
         spread.median, spread.lower_quartile, spread.upper_quartile
+    )
+}
+
+/// What an idle server costs.
+pub fn idle_line(idle: &Idle) -> String {
+    format!(
+        "{}: {:.2} % of a core over {} s (<= {} %: {})",
+        idle.what,
+        idle.percent_of_a_core,
+        idle.seconds,
+        idle.at_most,
+        if idle.met { "met" } else { "MISSED" }
     )
 }
 

@@ -8,10 +8,11 @@
 #   - metrics() among ten million keys and ten million past events;
 #   - claims beside the reaping of a million expired keys of ten million, at least 0.8 of their speed;
 #   - the cost of counting claims: in 20 rounds below the noise between two databases that are not counted;
+#   - the janitor of sixteen idle databases: at most 0.5 % of a core;
 #   - faults: 25 minutes or 300,000 transactions of every function under cancels, kills and changes of the tables; a
 #     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a day's calls;
 #   - the end-to-end tests on a server that is built with assertions (test-assert.sh).
-# Arguments: the parts wanted (teardown kills nothing_lost shards metrics faults reaping counters assert); without any, all.
+# Arguments: the parts wanted (teardown kills nothing_lost shards metrics faults reaping counters idle assert); without any, all.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -19,7 +20,7 @@
 . tests/scripts/extension.sh
 . tests/scripts/parts.sh
 
-if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost shards metrics faults reaping counters assert; fi
+if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost shards metrics faults reaping counters idle assert; fi
 
 # One test program in its long form; it prints its progress.
 long_test() {
@@ -59,6 +60,9 @@ if wanted reaping; then
 fi
 if wanted counters; then
     part "claims that are counted beside claims that are not" bench_of counters --only counters --rounds 20
+fi
+if wanted idle; then
+    part "the janitor of sixteen idle databases" bench_of idle --only idle
 fi
 if wanted assert; then
     part "the end-to-end tests on a server with assertions" bash tests/scripts/test-assert.sh
