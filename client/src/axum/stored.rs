@@ -1,102 +1,158 @@
-//! Owns how a request and a response are stored: in the form of the Python package's middleware.
+//! Owns how requests and responses are stored, and the way back, in the form of the Python package's middleware.
 
-use std::fmt::Write;
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use axum_core::response::IntoResponse;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::Bytes;
-use http::{HeaderName, Request, Response, StatusCode, header};
-use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
+use http::header::{CONTENT_TYPE, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
 
-use crate::{Done, Failure, Json};
+use crate::http::Answer;
+use crate::{Done, Failure, Json, Outcome};
 
 /// A stored header of ours: the body is no JSON.
-pub(super) const BASE64: &str = "pg-once-base64";
+const BASE64: &str = "pg-once-base64";
 /// Answers that do not tell how the next attempt at the same request ends.
-const NOT_FINAL: [StatusCode; 6] = [
-    StatusCode::UNAUTHORIZED,
-    StatusCode::FORBIDDEN,
-    StatusCode::REQUEST_TIMEOUT,
-    StatusCode::CONFLICT,
-    StatusCode::TOO_EARLY,
-    StatusCode::TOO_MANY_REQUESTS,
-];
-/// Of one response and not of the answer.
-const NOT_STORED: [HeaderName; 5] = [
-    header::SET_COOKIE,
-    header::CONTENT_LENGTH,
-    header::TRANSFER_ENCODING,
-    header::CONNECTION,
-    header::DATE,
-];
+const NOT_FINAL: [u16; 6] = [401, 403, 408, 409, 425, 429];
+/// A handler's result, on its way through the extensions of a response, which must be cloneable.
+#[derive(Clone)]
+struct Said(Arc<Mutex<Option<Outcome>>>);
 
-/// What must be equal in a retry. A body that is JSON is compared as JSON, any other by its hash.
+/// What must be equal in a retry.
 pub(super) fn request(request: &Request<Bytes>) -> Json {
     let uri = request.uri();
     let query = uri.query().unwrap_or_default();
     let target = json!([request.method().as_str(), uri.path(), query]);
-    Json::from_text(match json_of(request.body()) {
-        Some(body) => format!(r#"{{"target": {target}, "body": {body}}}"#),
-        None => {
-            let mut hash = String::new();
-            for byte in Sha256::digest(request.body()) {
-                // A String takes all that is written.
-                let _ = write!(hash, "{byte:02x}");
-            }
-            format!(r#"{{"target": {target}, "sha256": "{hash}"}}"#)
-        }
-    })
-}
-
-/// What a response of the handler's own means for the key.
-pub(super) fn end_of(response: &Response<Bytes>) -> Result<Done, Failure> {
-    let status = response.status();
-    if status.is_server_error() || NOT_FINAL.contains(&status) {
-        let after = response.headers().get(header::RETRY_AFTER);
-        let after = after.and_then(|after| after.to_str().ok()?.parse().ok());
-        return Err(Failure::Retry {
-            error: format!("the handler answered {status}"),
-            retry_after: after.map(Duration::from_secs),
-        });
-    }
-    let answer = answer(response);
-    match status.is_client_error() {
-        true => Err(Failure::Abort(answer)),
-        false => Ok(Done::Answer(answer)),
-    }
-}
-
-fn answer(response: &Response<Bytes>) -> crate::Response {
-    let mut headers = Map::new();
-    for name in response.headers().keys() {
-        if !NOT_STORED.contains(name) {
-            let values = response.headers().get_all(name).iter();
-            let values: Vec<_> = values
-                .map(|value| String::from_utf8_lossy(value.as_bytes()))
-                .collect();
-            headers.insert(name.to_string(), values.join(", ").into());
-        }
-    }
-    let body = response.body();
-    let body = match json_of(body) {
-        Some(text) => Some(Json::from_text(text)),
-        None if body.is_empty() => None,
-        None => {
-            headers.insert(BASE64.to_owned(), "1".into());
-            Some(Value::from(BASE64_STANDARD.encode(body)).into())
-        }
+    let (name, body) = match json_of(request.body()) {
+        Ok(body) => ("body", body),
+        Err(base64) => ("base64", base64),
     };
+    Json::from_text(format!(r#"{{"target": {target}, "{name}": {body}}}"#))
+}
+
+/// What a response means for the key, and the response if it is the handler's own.
+pub(super) async fn end_of<R: Body>(
+    mut response: Response<R>,
+) -> (Result<Done, Failure>, Option<Response<Bytes>>) {
+    let said = response.extensions_mut().remove::<Said>();
+    match said.and_then(|Said(said)| said.lock().unwrap_or_else(PoisonError::into_inner).take()) {
+        Some(Outcome::Ran(answer)) => return (Ok(Done::Stored(answer)), None),
+        Some(Outcome::Unkeyed(end)) => return (end.map(Done::Answer), None),
+        _ => {}
+    }
+    let (parts, body) = response.into_parts();
+    let Ok(body) = body.collect().await else {
+        return (Err(Failure::retry("the handler's answer broke off")), None);
+    };
+    let response = Response::from_parts(parts, body.to_bytes());
+    let status = response.status();
+    let end = if status.is_server_error() || NOT_FINAL.contains(&status.as_u16()) {
+        Err(Failure::retry(format!("the handler answered {status}")))
+    } else if status.is_client_error() {
+        Err(Failure::Abort(stored(&response)))
+    } else {
+        Ok(Done::Answer(stored(&response)))
+    };
+    (end, Some(response))
+}
+
+fn stored(response: &Response<Bytes>) -> crate::Response {
+    let mut headers = BTreeMap::<&str, String>::new();
+    for (name, value) in response.headers().iter().filter(|h| h.0 != SET_COOKIE) {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        let values = headers
+            .entry(name.as_str())
+            .and_modify(|v| v.push_str(", "));
+        values.or_default().push_str(&value);
+    }
+    let body = json_of(response.body()).unwrap_or_else(|base64| {
+        headers.insert(BASE64, "1".to_owned());
+        base64
+    });
     crate::Response {
         code: response.status().as_u16().into(),
-        body,
-        headers: Some(Value::from(headers).into()),
+        body: Some(body).filter(|_| !response.body().is_empty()),
+        headers: Some(json!(headers).into()),
     }
 }
 
-/// The text of a body that is JSON, and that a jsonb can hold.
-fn json_of(body: &Bytes) -> Option<&str> {
-    let text = str::from_utf8(body).ok()?;
-    let is_json = serde_json::from_str::<Value>(text).is_ok();
-    Some(text).filter(|text| is_json && !text.contains(r"\u0000"))
+/// A body that is JSON which a jsonb can hold; any other as base64.
+fn json_of(body: &Bytes) -> Result<Json, Json> {
+    let text = str::from_utf8(body).unwrap_or_default();
+    if serde_json::from_str::<Value>(text).is_ok() && !text.contains(r"\u0000") {
+        return Ok(Json::from_text(text));
+    }
+    Err(Value::from(BASE64_STANDARD.encode(body)).into())
+}
+
+impl Answer {
+    /// As it is sent: a stored body byte for byte, or a problem document. Stored headers are an object of strings.
+    pub(super) fn into_http<B: From<Bytes>>(self) -> Response<B> {
+        let stored = self.stored_headers.as_ref().and_then(|stored| {
+            let stored = stored.parse::<HashMap<String, String>>().ok()?;
+            HeaderMap::try_from(&stored).ok()
+        });
+        let mut headers = stored.unwrap_or_default();
+        let (kind, body) = match (self.problem, self.body) {
+            (Some(title), _) => (
+                "application/problem+json",
+                json!({"title": title}).to_string(),
+            ),
+            (None, body) => (
+                "application/json",
+                body.map(Json::into_string).unwrap_or_default(),
+            ),
+        };
+        let body = match headers.remove(BASE64) {
+            Some(_) => BASE64_STANDARD.decode(body.trim_matches('"')),
+            None => Ok(body.into_bytes()),
+        };
+        let body = body.unwrap_or_default();
+        if !body.is_empty() && !headers.contains_key(CONTENT_TYPE) {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        for (name, value) in self.headers {
+            if let Ok(value) = value.try_into() {
+                headers.insert(name, value);
+            }
+        }
+        let mut response = Response::new(B::from(body.into()));
+        let status = StatusCode::from_u16(self.status);
+        *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        *response.headers_mut() = headers;
+        response
+    }
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> axum_core::response::Response {
+        self.into_http()
+    }
+}
+
+impl IntoResponse for Done {
+    fn into_response(self) -> axum_core::response::Response {
+        saying(match self {
+            Self::Answer(answer) => Outcome::Unkeyed(Ok(answer)),
+            Self::Stored(answer) => Outcome::Ran(answer),
+        })
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> axum_core::response::Response {
+        saying(Outcome::Unkeyed(Err(self)))
+    }
+}
+
+fn saying(outcome: Outcome) -> axum_core::response::Response {
+    let mut response = Answer::of(&outcome).into_response();
+    let said = Said(Arc::new(Mutex::new(Some(outcome))));
+    response.extensions_mut().insert(said);
+    response
 }

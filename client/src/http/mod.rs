@@ -54,29 +54,24 @@ impl Answer {
     #[must_use]
     pub fn of(outcome: &Outcome) -> Self {
         match outcome {
-            Outcome::Ran(answer) | Outcome::Aborted(answer) | Outcome::Unkeyed(Ok(answer)) => {
-                Self::given(answer)
-            }
+            Outcome::Ran(answer)
+            | Outcome::Aborted(answer)
+            | Outcome::Unkeyed(Ok(answer) | Err(Failure::Abort(answer))) => Self::given(answer),
             Outcome::Replayed(answer) => Self::replay(answer),
             Outcome::InProgress { retry_after } => Self::in_progress(*retry_after),
-            Outcome::Released { retry_after, .. } => Self::released(*retry_after),
+            Outcome::Released { retry_after, .. }
+            | Outcome::Unkeyed(Err(Failure::Retry { retry_after, .. })) => {
+                Self::problem(503, "the request could not be finished")
+                    .after(retry_after.unwrap_or(SOON))
+            }
             Outcome::LeaseLost => Self::in_progress(SOON),
             Outcome::Parked { .. } => Self::parked(),
             Outcome::Mismatched => Self::mismatched(),
             Outcome::Gone => Self::gone(),
-            Outcome::Unkeyed(Err(failure)) => Self::of_failure(failure),
-        }
-    }
-
-    /// The answer for work that failed without a key.
-    pub(crate) fn of_failure(failure: &Failure) -> Self {
-        match failure {
-            Failure::Abort(answer) => Self::given(answer),
-            Failure::Retry { retry_after, .. } => Self::released(*retry_after),
-            Failure::Unknown { .. } => {
+            Outcome::Unkeyed(Err(Failure::Unknown { .. })) => {
                 Self::problem(500, "it is not known whether the request was carried out")
             }
-            Failure::Error(error) => Self::of_error(error),
+            Outcome::Unkeyed(Err(Failure::Error(error))) => Self::of_error(error),
         }
     }
 
@@ -116,7 +111,7 @@ impl Answer {
             .map(|(_, value)| value.as_str())
     }
 
-    pub(crate) fn given(answer: &Response) -> Self {
+    fn given(answer: &Response) -> Self {
         // The code may be no HTTP status.
         let status = u16::try_from(answer.code)
             .ok()
@@ -141,10 +136,6 @@ impl Answer {
         Self::problem(409, "a request with this key is in progress").after(retry_after)
     }
 
-    fn released(retry_after: Option<Duration>) -> Self {
-        Self::problem(503, "the request could not be finished").after(retry_after.unwrap_or(SOON))
-    }
-
     const fn parked() -> Self {
         Self::problem(
             409,
@@ -158,10 +149,6 @@ impl Answer {
 
     const fn gone() -> Self {
         Self::problem(410, "a request with this key was finished long ago")
-    }
-
-    pub(crate) const fn unauthenticated() -> Self {
-        Self::problem(401, "the request is not authenticated")
     }
 
     pub(crate) const fn problem(status: u16, problem: &'static str) -> Self {
@@ -202,7 +189,7 @@ impl User {
     pub fn authenticated(name: Option<&str>) -> Result<Self, Answer> {
         let name = name.unwrap_or_default().trim_matches([' ', '\t']);
         if name.is_empty() || name.contains(char::is_control) {
-            return Err(Answer::unauthenticated());
+            return Err(Answer::problem(401, "the request is not authenticated"));
         }
         // The first `/` of a key ends the user's name, so a name has none.
         Ok(Self(name.replace('%', "%25").replace('/', "%2F")))
@@ -268,7 +255,3 @@ fn unquoted(rest: &str) -> Option<String> {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "../../tests/unit/http.rs"]
-mod tests;

@@ -30,7 +30,3 @@ pub fn wait_of_header(value: Option<&str>, longest: Duration) -> Duration {
         None => Duration::ZERO,
     }
 }
-
-#[cfg(test)]
-#[path = "../../tests/unit/prefer.rs"]
-mod tests;

@@ -12,8 +12,9 @@ use crate::{Error, Json};
 /// ```
 /// # fn main() -> Result<(), pg_once::Error> {
 /// use pg_once::Response;
+/// use serde_json::json;
 ///
-/// let answer = Response::new(201).with_body(&["made"])?.with_headers(&[("Location", "/orders/1")])?;
+/// let answer = Response::new(201).with_body(&["made"])?.with_headers(&json!({"Location": "/orders/1"}))?;
 /// assert_eq!(answer.code, 201);
 /// assert_eq!(answer.parse::<Vec<String>>()?, ["made"]);
 /// # Ok(()) }
@@ -24,7 +25,7 @@ pub struct Response {
     pub code: i32,
     /// The body, if there is one.
     pub body: Option<Json>,
-    /// Headers to send with it, if any; their form is the caller's.
+    /// Headers to send with it, if any; their form is the caller's. The feature `axum` sends an object of strings.
     pub headers: Option<Json>,
 }
 

@@ -18,6 +18,7 @@ mod conformance;
 mod errors;
 mod executors;
 mod fail;
+mod http;
 mod inbox;
 mod job;
 mod lost_answers;

@@ -1,8 +1,14 @@
-//! Unit tests of src/http/mod.rs.
+//! What an HTTP client sends and is told, without a server.
 
-#![allow(clippy::unwrap_used)] // a test may fail loudly
+use std::collections::HashSet;
+use std::time::Duration;
 
-use super::*;
+use pg_once::http::{
+    Answer, IDEMPOTENT_REPLAYED, RETRY_AFTER, User, key_of_header, wait_of_header,
+};
+use pg_once::{Claim, Error, Failure, Json, Outcome, Response};
+
+const SOON: Duration = Duration::from_secs(1);
 
 fn user(name: &str) -> User {
     User::authenticated(Some(name)).unwrap()
@@ -130,6 +136,25 @@ fn no_two_users_share_a_key() {
         ("ada%25", "2Fx/k"),
     ]
     .map(|(name, header)| key_of_header(&user(name), Some(header)).ok());
-    let distinct: std::collections::HashSet<_> = keys.iter().flatten().collect();
+    let distinct: HashSet<_> = keys.iter().flatten().collect();
     assert_eq!(distinct.len(), keys.len(), "{keys:?}");
+}
+
+#[test]
+fn a_wait_is_bounded_and_what_is_no_wait_is_none() {
+    let longest = Duration::from_secs(10);
+    for (value, seconds) in [
+        ("wait=3", 3),
+        ("return=minimal; wait=1, WAIT = \"4\"; x=y", 4),
+        ("wait=2, wait=9", 2),
+        ("wait=99999999999", 10),
+        ("wait=-1", 0),
+        ("wait=soon", 0),
+        ("wait", 0),
+        ("await=3", 0),
+        ("", 0),
+    ] {
+        let wait = wait_of_header(Some(value), longest);
+        assert_eq!(wait, Duration::from_secs(seconds), "{value}");
+    }
 }
