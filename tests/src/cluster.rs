@@ -1,7 +1,8 @@
 //! One private PostgreSQL: start, stop, kill, connect.
 //!
 //! It keeps its port over restarts, so that clients and poolers find it again, and nothing of it
-//! outlives the value: `Drop` stops it, and the leash does when there is no `Drop`.
+//! outlives the value: `Drop` stops it, and the leash does when there is no `Drop`. When a test has passed, `Drop` asks
+//! `once.verify()` in each database first.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -9,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
@@ -24,6 +25,13 @@ use crate::programs::{Output, Programs, run};
 
 /// Names the directory where the log of each server's start stays; without it logs go with their clusters.
 const KEEP_LOGS: &str = "PG_ONCE_KEEP_LOGS";
+
+/// What must hold between the extension's tables whatever a test has done.
+pub(crate) const BROKEN: &str =
+    "select string_agg(invariant || ': ' || detail, '; ') from once.verify(1000)";
+
+/// The settings of a session that asks that, whatever the test has set for its role and database.
+const OWN: &str = "-c role=none -c lock_timeout=10s -c statement_timeout=60s";
 
 /// How the server is told to stop; the names are `pg_ctl`'s.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -45,6 +53,8 @@ pub struct Cluster {
     postmaster: Option<Child>,
     /// Where its sessions go through one (`front`).
     front: OnceLock<PgBouncer>,
+    /// The test has damaged the extension's tables by hand, or takes the extension's files away.
+    damaged: AtomicBool,
 }
 
 impl Cluster {
@@ -69,6 +79,7 @@ impl Cluster {
             port,
             postmaster: None,
             front: OnceLock::new(),
+            damaged: AtomicBool::new(false),
         }
     }
 
@@ -349,6 +360,39 @@ impl Cluster {
         self.directory().join("server.log")
     }
 
+    /// This test damages the extension's tables or files by hand: `once.verify` would find it at the end.
+    pub fn expect_damage(&self) {
+        self.damaged.store(true, Ordering::Relaxed);
+    }
+
+    /// What `once.verify` finds in the databases of a running primary that have the extension.
+    fn broken(&mut self) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        if self.damaged.load(Ordering::Relaxed) || !self.is_running() {
+            return Ok(found);
+        }
+        let names =
+            "select datname from pg_database where datallowconn and not pg_is_in_recovery()";
+        for name in self.psql("postgres", names)?.lines() {
+            let arguments = ["-X", "-A", "-t", "-v", "VERBOSITY=sqlstate", "-c", BROKEN];
+            let mut psql = self.command("psql");
+            psql.args(arguments)
+                .env("PGDATABASE", name)
+                .env("PGOPTIONS", OWN);
+            match run(&mut psql) {
+                Ok(output) if output.stdout.trim().is_empty() => {}
+                Ok(output) => found.push(format!("{name}: {}", output.stdout)),
+                // No such schema or function: a database without the extension.
+                Err(error)
+                    if ["3F000", "42883"]
+                        .iter()
+                        .any(|c| error.to_string().contains(c)) => {}
+                Err(error) => return Err(error.context(name.to_owned())),
+            }
+        }
+        Ok(found)
+    }
+
     /// The end of the log since the last start.
     #[must_use]
     pub fn log_tail(&self) -> String {
@@ -366,6 +410,12 @@ impl Drop for Cluster {
                 "--- log of the server on port {}\n{}",
                 self.port,
                 self.log_tail()
+            );
+        } else {
+            let broken = self.broken();
+            assert!(
+                matches!(&broken, Ok(found) if found.is_empty()),
+                "once.verify() at the end: {broken:?}"
             );
         }
         // A clean shutdown would write a checkpoint of data that is about to be deleted, and a killed server

@@ -23,6 +23,7 @@ use std::thread;
 use tokio::runtime;
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
+use crate::cluster::BROKEN;
 use crate::{Carried, Cluster, through_pooler};
 
 /// Where pretended time begins in these tests.
@@ -49,9 +50,6 @@ async fn connect(role: &str, name: &str, directly: bool) -> Client {
     };
     client.unwrap()
 }
-
-/// What must hold between the extension's tables whatever a test has done.
-const BROKEN: &str = "select string_agg(invariant || ': ' || detail, '; ') from once.verify(1000)";
 
 /// A database that a test has for itself, a copy of the model's files. When the test has passed, it is checked and
 /// dropped.
