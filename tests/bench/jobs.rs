@@ -44,9 +44,9 @@ const FILL: &str = "
 /// with a scan of all of it, and keep that plan while the table grows.
 const ENDED: &str = "
     TRUNCATE SCHEMA.action_lease;
-    INSERT INTO SCHEMA.action_lease (token, lease_until, look_at, ended_at, last_call, failures, state, id, machine,
-                                     row_id, claim_into, revert_to, step_key, successful_state)
-        SELECT i, now(), now(), now(), 0, 0, 'f', md5('ended ' || i)::uuid, 'job', 'ended ' || i,
+    INSERT INTO SCHEMA.action_lease (token, lease_until, look_at, ended_at, last_call, failures, attempts, state, id,
+                                     machine, row_id, claim_into, revert_to, step_key, successful_state)
+        SELECT i, now(), now(), now(), 0, 0, 1, 'f', md5('ended ' || i)::uuid, 'job', 'ended ' || i,
                'running', 'queued', 'run', 'done'
           FROM generate_series(1, 10000) i;
     ANALYZE SCHEMA.action_lease";

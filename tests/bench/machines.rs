@@ -16,6 +16,7 @@ use crate::table;
 const OF_UPDATE: f64 = 0.8;
 const OF_GENERIC: f64 = 1.5;
 const OF_LOAD_AND_SAVE: f64 = 1.5;
+const OF_HISTORY: f64 = 0.75;
 const OF_ACTION: f64 = 0.7;
 const OF_REFUND: f64 = 0.9;
 const OF_NO_TRIGGER: f64 = 0.95;
@@ -88,6 +89,9 @@ pub async fn all(database: &Database) -> Result<Vec<Case>> {
         let of = "transition, there and back, a CHECK of the status";
         cases.push(transitions_of(database, of, [CHECKED, NOT_CHECKED]).await?);
         cases.push(patched(database).await?);
+    }
+    if wants("history") {
+        cases.push(history(database).await?);
     }
     if wants("guard") {
         cases.push(guard(database).await?);
@@ -224,6 +228,52 @@ async fn patched(database: &Database) -> Result<Case> {
     }
     .run(database)
     .await
+}
+
+/// The example's definition with another history; NULL: none.
+macro_rules! history_of_job {
+    ($history:literal) => {
+        concat!(
+            "TRUNCATE once.machine_move, raw.machine_move; SELECT once.machine_define(jsonb_set(",
+            "once.machine_get('job')::jsonb, '{history}', '",
+            $history,
+            "')::json)"
+        )
+    };
+}
+
+/// The same moves with a history, beside the UPDATE and the INSERT of the same record in one statement.
+async fn history(database: &Database) -> Result<Case> {
+    fill(&SIDES_ALIKE, ROWS).make(database).await?;
+    let once = script!("transition_once");
+    let raw = script!("transition_history_raw");
+    let side = |name, setup, script, at_least, proof| Contender {
+        setup,
+        ..contender(name, script, at_least, proof)
+    };
+    let [recorded, silent] = [history_of_job!("\"1 day\""), history_of_job!("null")];
+    let case = Contest {
+        name: "history of a transition, there and back",
+        among: Among::Rows(ROWS),
+        stock: ROWS,
+        before_round: Before::Nothing,
+        until: seconds(database),
+        contenders: vec![
+            side(ONCE, recorded, once, None, moves!("job")),
+            side(
+                "raw UPDATE and INSERT, one statement",
+                silent,
+                raw,
+                Some(OF_HISTORY),
+                moves!("raw"),
+            ),
+            side("pg_once, no history", silent, once, None, moves!("job")),
+        ],
+    }
+    .run(database)
+    .await?;
+    database.client.batch_execute(silent).await?;
+    Ok(case)
 }
 
 /// Runs statements, one by one, on both sides.

@@ -30,7 +30,7 @@ pub struct Settings {
     /// Seconds of a steady load (20 when quick, 120 otherwise).
     #[arg(long, value_parser = clap::value_parser!(u32).range(4..))]
     pub steady: Option<u32>,
-    /// The machines' cases to run, by the words that begin them (transition, guard, action, refund, written).
+    /// The machines' cases to run, by the words that begin them (transition, history, guard, action, refund, written).
     #[arg(long, value_delimiter = ',')]
     pub machines: Option<Vec<String>>,
     /// The outbox's cases to run, by the words that begin them (take, emit, keys, steady, down, dead, passed, size).

@@ -3,6 +3,8 @@
 -- The leases of actions: columns and indexes of once.action_lease, without its CHECK.
 CREATE TABLE raw.action_lease (LIKE once.action_lease INCLUDING ALL EXCLUDING CONSTRAINTS);
 ALTER TABLE raw.action_lease SET (fillfactor = 90);
+-- What a move with history leaves: columns and indexes of once.machine_move.
+CREATE TABLE raw.machine_move (LIKE once.machine_move INCLUDING ALL);
 
 -- One row per status to go to: what is declared, and over which table. One probe tells all of it.
 CREATE TABLE plpgsql.move (
