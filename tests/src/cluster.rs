@@ -31,7 +31,7 @@ pub(crate) const BROKEN: &str =
     "select string_agg(invariant || ': ' || detail, '; ') from once.verify(1000)";
 
 /// The settings of a session that asks that, whatever the test has set for its role and database.
-const OWN: &str = "-c role=none -c lock_timeout=10s -c statement_timeout=60s";
+const OWN: &str = "-c lock_timeout=10s -c statement_timeout=60s";
 
 /// How the server is told to stop; the names are `pg_ctl`'s.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -374,9 +374,10 @@ impl Cluster {
         let names =
             "select datname from pg_database where datallowconn and not pg_is_in_recovery()";
         for name in self.psql("postgres", names)?.lines() {
-            let arguments = ["-X", "-A", "-t", "-v", "VERBOSITY=sqlstate", "-c", BROKEN];
+            let plain = ["-X", "-q", "-A", "-t", "-v", "VERBOSITY=sqlstate"];
             let mut psql = self.command("psql");
-            psql.args(arguments)
+            psql.args(plain)
+                .args(["-c", "set role none", "-c", BROKEN])
                 .env("PGDATABASE", name)
                 .env("PGOPTIONS", OWN);
             match run(&mut psql) {
