@@ -157,7 +157,7 @@ COMMENT ON FUNCTION once.machine_list() IS
 CREATE FUNCTION once.machine_diagram(machine text)
 RETURNS text LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_diagram';
 COMMENT ON FUNCTION once.machine_diagram(text) IS
-$$The machine as a mermaid flowchart: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a double border. Ignores owners.
+$$The machine as a mermaid stateDiagram-v2: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a thick border. Ignores owners.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_history(

@@ -1,5 +1,4 @@
-//! `machine_diagram`: a machine as a mermaid flowchart (https://mermaid.js.org/syntax/flowchart.html). A state diagram
-//! of mermaid has no double border.
+//! `machine_diagram`: a machine as a mermaid stateDiagram-v2 (https://mermaid.js.org/syntax/stateDiagram.html).
 
 use super::definition::{ANYBODY, Definition};
 use super::stored::StoredMachine;
@@ -8,20 +7,24 @@ use crate::error::Result;
 use crate::row;
 use pgrx::pg_sys::Datum;
 
-/// Words that mermaid does not take as a node's name.
-const RESERVED: [&str; 12] = [
-    "call",
+/// Words that mermaid does not take as a state's name.
+const RESERVED: [&str; 16] = [
+    "as",
     "class",
     "classdef",
     "click",
     "default",
+    "direction",
     "end",
-    "flowchart",
-    "graph",
+    "hide",
     "href",
-    "linkstyle",
+    "note",
+    "of",
+    "scale",
+    "state",
+    "statediagram",
     "style",
-    "subgraph",
+    "title",
 ];
 
 /// `once.machine_diagram`.
@@ -39,35 +42,38 @@ struct Arrow<'a> {
 }
 
 fn drawn(definition: &Definition) -> String {
-    let mut text = String::from("flowchart TB\n");
+    let mut text = String::from("stateDiagram-v2\n");
     let mut line = |line: String| text.push_str(&format!("    {line}\n"));
     let name = |status: &str| name_of(definition, status);
     for status in &definition.status_types {
-        let (open, close) = if definition.is_terminal(status) {
-            ("(((", ")))")
-        } else if definition.is_claim_state(status) {
-            ("(", "):::claim")
-        } else {
-            ("(", ")")
-        };
-        line(format!(
-            "{}{open}\"{}\"{close}",
-            name(status),
-            escaped(status)
-        ));
+        match is_plain(status) {
+            true => line(status.clone()),
+            false => line(format!("state \"{}\" as {}", escaped(status), name(status))),
+        }
     }
     for arrow in arrows(definition) {
         let label = match arrow.labels.is_empty() {
             true => String::new(),
-            false => format!("|\"{}\"|", escaped(&arrow.labels.join(", "))),
+            false => format!(" : {}", escaped(&arrow.labels.join(", "))),
         };
         line(format!(
-            "{} -->{label} {}",
+            "{} --> {}{label}",
             name(arrow.from),
             name(arrow.to)
         ));
     }
+    for status in &definition.terminal {
+        line(format!("{} --> [*]", name(status)));
+    }
     line("classDef claim stroke-dasharray: 6 4".to_owned());
+    line("classDef terminal stroke-width: 4px".to_owned());
+    for status in &definition.status_types {
+        if definition.is_claim_state(status) {
+            line(format!("class {} claim", name(status)));
+        } else if definition.is_terminal(status) {
+            line(format!("class {} terminal", name(status)));
+        }
+    }
     text
 }
 

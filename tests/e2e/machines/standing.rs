@@ -171,16 +171,16 @@ async fn a_machine_is_drawn_for_mermaid() {
         .show("select once.machine_diagram('job')")
         .await;
     for line in [
-        "flowchart TB",
-        r#"    new -->|"when (n #62;= 0)"| ready"#,
-        r#"    ready -->|"claim run, claim run by worker"| running"#,
-        r#"    running -->|"finish run, finish run by worker"| done"#,
-        r#"    running -->|"release"| ready"#,
-        r#"    failed -->|"retry by boss"| archived"#,
-        r#"    ready -->|"cancel"| cancelled"#,
-        r#"    ready("ready")"#,
-        r#"    running("running"):::claim"#,
-        r#"    archived((("archived")))"#,
+        "stateDiagram-v2",
+        "    new --> ready : when (n #62;= 0)",
+        "    ready --> running : claim run, claim run by worker",
+        "    running --> done : finish run, finish run by worker",
+        "    running --> ready : release",
+        "    failed --> archived : retry by boss",
+        "    ready --> cancelled : cancel",
+        "    archived --> [*]",
+        "    class running claim",
+        "    class cancelled terminal",
     ] {
         assert!(drawn.lines().any(|l| l == line), "{line}\n{drawn}");
     }
@@ -193,7 +193,10 @@ async fn a_machine_is_drawn_for_mermaid() {
     )
     .await;
     let drawn = play.show("select once.machine_diagram('odd')").await;
-    assert!(drawn.contains("    s0(\"end\")\n"), "{drawn}");
-    assert!(drawn.contains("    s2(\"é#58;#34;x#34;\")\n"), "{drawn}");
+    assert!(drawn.contains("    state \"end\" as s0\n"), "{drawn}");
+    assert!(
+        drawn.contains("    state \"é#58;#34;x#34;\" as s2\n"),
+        "{drawn}"
+    );
     assert!(drawn.contains("    s0 --> s1\n    s1 --> s2\n"), "{drawn}");
 }

@@ -101,7 +101,7 @@ machine_list: select machine, guarded from once.machine_list() where machine = '
     batch_job|t
 machine_history: select count(*) from once.machine_history('batch_job', '1')
     0
-machine_diagram: select once.machine_diagram('batch_job') like 'flowchart%'
+machine_diagram: select once.machine_diagram('batch_job') like 'stateDiagram-v2%'
     t
 scope_list: select count(*) > 0 from once.scope_list()
     t
