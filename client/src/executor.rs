@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use deadpool_postgres::Object;
 use tokio::time::Instant;
-use tokio_postgres::Row;
+pub(crate) use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 

@@ -107,8 +107,8 @@ pub use outbox::{
 };
 pub use retry::Backoff;
 pub use run::{
-    Complete, Completed, Completer, Completion, Deliver, Delivered, Done, Failure, Job, JobFailure,
-    JobOutcome, JobRunner, OpenRunner, OutboxWorker, Outcome, Runner, TeardownWorker, TornDown,
-    Undelivered, Waker,
+    Acted, ActionRunner, ActionTransaction, Complete, Completed, Completer, Completion, Deliver,
+    Delivered, Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner, OutboxWorker,
+    Outcome, Runner, TeardownWorker, TestMode, TornDown, Undelivered, Waker,
 };
 pub use shards::Shards;

@@ -44,10 +44,10 @@ pub enum ActionClaim {
 /// The options of a claim.
 #[derive(Clone, Debug, Default)]
 pub struct ActionOptions {
-    requester: Option<String>,
+    pub(crate) requester: Option<String>,
     pub(crate) lease: Option<Duration>,
     holder: Option<String>,
-    version: Option<i64>,
+    pub(crate) version: Option<i64>,
 }
 
 impl ActionOptions {

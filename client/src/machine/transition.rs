@@ -22,9 +22,9 @@ const TRANSITION_MANY: &str = "SELECT * FROM once.transition_many(machine => $1,
 pub struct Transition {
     to: String,
     from: Option<Vec<String>>,
-    patch: Option<Json>,
-    requester: Option<String>,
-    version: Option<i64>,
+    pub(crate) patch: Option<Json>,
+    pub(crate) requester: Option<String>,
+    pub(crate) version: Option<i64>,
 }
 
 /// The outcome of a move. A `match` must handle each case.

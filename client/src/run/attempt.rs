@@ -14,8 +14,8 @@ use super::panics::caught;
 use super::{storable, storable_wait};
 use crate::{Autocommit, Backoff, Error, Kind, Lease, Response};
 
-/// The reason of the release when the attempt is told to stop.
-const STOPPED: &str = "the worker was told to stop";
+/// The reason of the release when the work is told to stop.
+pub(super) const STOPPED: &str = "the worker was told to stop";
 
 /// A leased key, and what to do with it.
 pub(super) struct Attempt<'a, E> {

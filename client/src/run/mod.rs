@@ -4,6 +4,7 @@
 //! The runner may be dropped at any await: then the lease expires by itself and the next attempt
 //! resumes from the last recovery point.
 
+mod action;
 mod attempt;
 mod completer;
 mod heartbeat;
@@ -16,14 +17,18 @@ mod polls;
 mod stage;
 mod tasks;
 mod teardown_worker;
+mod test_mode;
 mod waker;
+mod watch;
 
 use std::future::{Future, pending};
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::{Autocommit, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
+pub use action::{Acted, ActionRunner, ActionTransaction};
 use attempt::{Attempt, End};
 pub use completer::{Complete, Completed, Completer, Completion};
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
@@ -32,6 +37,7 @@ pub use outcome::{Done, Failure, Outcome};
 use pace::{Pace, settings};
 use polls::Polls;
 pub use teardown_worker::{TeardownWorker, TornDown};
+pub use test_mode::TestMode;
 pub use waker::Waker;
 
 /// How often the work may run in one [`Runner::run`] if the database fails during it.
@@ -199,8 +205,25 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         W: FnMut(Lease) -> F,
         F: Future<Output = Result<Done, Failure>>,
     {
+        self.run_until(pending(), work).await
+    }
+
+    /// [`Runner::run`], but the work is stopped when `stop` completes: the key is released, due at once
+    /// ([`Outcome::Released`]). Any future is a stop signal, such as a token's `cancelled_owned()`.
+    ///
+    /// # Errors
+    /// As [`Runner::run`].
+    pub async fn run_until<W, F>(
+        self,
+        stop: impl Future<Output = ()>,
+        work: W,
+    ) -> Result<Outcome, Error>
+    where
+        W: FnMut(Lease) -> F,
+        F: Future<Output = Result<Done, Failure>>,
+    {
         let first = self.claim().await?;
-        self.go_on(first, work).await
+        self.go_on(first, stop, work).await
     }
 
     /// Claims with a fresh holder, retried until answered: a lost answer costs nothing, since the same holder
@@ -213,11 +236,17 @@ impl<'e, E: Autocommit> Runner<'e, E> {
             .await
     }
 
-    async fn go_on<W, F>(&self, first: (Instant, Claim), mut work: W) -> Result<Outcome, Error>
+    async fn go_on<W, F>(
+        &self,
+        first: (Instant, Claim),
+        stop: impl Future<Output = ()>,
+        mut work: W,
+    ) -> Result<Outcome, Error>
     where
         W: FnMut(Lease) -> F,
         F: Future<Output = Result<Done, Failure>>,
     {
+        let mut stop = pin!(stop);
         let (mut since, mut claim) = first;
         let (mut polls, mut round) = (Polls::up_to(self.wait), 0);
         loop {
@@ -242,7 +271,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
                 deferred: None,
             };
             let work = async { work(lease.clone()).await };
-            let error = match attempt.run(since, work, pending()).await? {
+            let error = match attempt.run(since, work, stop.as_mut()).await? {
                 End::Ran(answer) => return Ok(Outcome::Ran(answer)),
                 End::Aborted(answer) => return Ok(Outcome::Aborted(answer)),
                 End::Released { error, retry_after } => {
@@ -290,7 +319,10 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
         F: Future<Output = Result<Done, Failure>>,
     {
         match self.runner.claim().await {
-            Ok(first) => self.runner.go_on(first, |lease| work(Some(lease))).await,
+            Ok(first) => {
+                let keyed = |lease| work(Some(lease));
+                self.runner.go_on(first, pending(), keyed).await
+            }
             Err(error) if error.kind() == Kind::Unavailable => {
                 tracing::warn!(key = ?self.runner.key, %error, "failing open: the work runs without a key");
                 (self.hook)(&error);

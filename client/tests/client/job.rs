@@ -11,6 +11,7 @@ use pg_once::{
 
 use tokio::sync::Notify;
 use tokio_postgres::types::Type;
+use tokio_util::sync::CancellationToken;
 
 use crate::proxy::Proxy;
 use crate::support::{Jobs, QUICK, config, terminate, worker};
@@ -511,4 +512,24 @@ async fn a_job_that_panics_is_given_back_at_once_and_the_panic_goes_on() {
     );
     let outcome = spawned(&jobs, Trouble::None).await.unwrap();
     assert_finished(&jobs, &outcome).await;
+}
+
+#[tokio::test]
+async fn a_job_that_is_told_to_stop_discards_the_item_and_is_released() {
+    let jobs = Jobs::guarded().await;
+    let (begun, stop) = (Notify::new(), CancellationToken::new());
+    let mut job = Script::new(&jobs, Trouble::Hang(&begun));
+    let runner = jobs.job.job(&jobs.pool, "run").requester("worker");
+    let run = runner.run_until(stop.clone().cancelled_owned(), &mut job);
+    let told = async {
+        begun.notified().await;
+        stop.cancel();
+    };
+    let (outcome, ()) = tokio::join!(run, told);
+    assert!(
+        matches!(outcome, Ok(JobOutcome::Released { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(job.discarded, job.worked[1..]);
+    assert_eq!(jobs.status().await, "queued");
 }

@@ -9,6 +9,7 @@
 // A test may fail loudly, and its name is its documentation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod act;
 mod action;
 #[cfg(feature = "axum")]
 mod axum;

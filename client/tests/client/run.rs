@@ -8,6 +8,8 @@ use pg_once::{
     Claim, ClaimOptions, Done, Failure, Json, KeyStatus, Outcome, Response, Step, Verdict,
 };
 
+use tokio_util::sync::CancellationToken;
+
 use crate::proxy::Proxy;
 use crate::support::{
     OnDrop, QUICK, claimed, config, directly, fresh_key, pool, pool_to, take_over,
@@ -399,4 +401,31 @@ async fn a_key_that_somebody_holds_is_in_progress() {
     claimed(&key, &pool).await;
     let run = key.run(&pool).run(|_| async { panic!("not to run") });
     assert!(matches!(run.await.unwrap(), Outcome::InProgress { .. }));
+}
+
+#[tokio::test]
+async fn work_that_is_told_to_stop_gives_the_key_back_due_at_once() {
+    let (key, pool, stop) = (fresh_key(), pool(), CancellationToken::new());
+    let run = key
+        .clone()
+        .run(&pool)
+        .run_until(stop.clone().cancelled_owned(), |_| async {
+            stop.cancel();
+            std::future::pending().await
+        });
+    let outcome = run.await.unwrap();
+    assert!(
+        matches!(
+            outcome,
+            Outcome::Released {
+                retry_after: None,
+                ..
+            }
+        ),
+        "{outcome:?}"
+    );
+    let again = key
+        .run(&pool)
+        .run(|_| async { Ok(Response::new(200).into()) });
+    assert!(matches!(again.await.unwrap(), Outcome::Ran(_)));
 }

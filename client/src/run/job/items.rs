@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 
-use super::watch::Watch;
+use super::super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
 use crate::{ActionEnd, Backoff, Error, Json, Kind};
 
@@ -16,6 +16,7 @@ pub(super) enum End {
     Finished(JobOutcome),
     Cancelling,
     LeaseLost,
+    Stopped,
     Failed(JobFailure),
 }
 

@@ -6,7 +6,6 @@
 mod items;
 mod outcome;
 mod runner;
-mod watch;
 
 use std::future::Future;
 
@@ -83,7 +82,7 @@ pub trait Job: Send + Sync {
         async { Ok(()) }
     }
 
-    /// Called when the lease was lost during the work on this item. Deletes the item's artifacts that this
+    /// Called when the lease was lost, or the job told to stop, during the work on this item. Deletes the item's artifacts that this
     /// attempt made, and only those. Another attempt may be working on the item by now.
     fn discard(&mut self, action: &Action, item: &Self::Item) -> impl Future<Output = ()> + Send;
 

@@ -4,19 +4,18 @@
 //! row's state. The runner may be dropped at any await: then the lease expires and a sweep reverts
 //! the row.
 
+use std::future::{Future, pending};
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::time::Instant;
 
-use super::super::heartbeat::Heartbeat;
+use super::super::attempt::STOPPED;
 use super::super::pace::{Pace, settings};
-use super::super::panics::caught;
-use super::super::storable;
+use super::super::watch::Watch;
 use super::items::{End, Items};
-use super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
-use crate::{Action, ActionClaim, ActionOptions, Error, Kind, MachineRow};
+use crate::{Action, ActionClaim, ActionOptions, Error, MachineRow};
 
 /// The longest time since the last answer after which a runner begins an item without asking for a
 /// cancellation.
@@ -128,9 +127,26 @@ impl JobRunner<'_> {
     /// Any error of a database that cannot be reached, refuses, or fails for good;
     /// [`Error::Cleanup`] if the job was being cancelled and its artifacts could not be deleted.
     pub async fn run<J: Job>(self, job: &mut J) -> Result<JobOutcome, Error> {
-        let (since, claim) = self.claim().await?;
+        self.run_until(pending(), job).await
+    }
+
+    /// [`JobRunner::run`], but the job is stopped when `stop` completes: [`Job::discard`] deletes the artifacts of
+    /// the present item, and the row is released ([`JobOutcome::Released`]). Any future is a stop signal, such
+    /// as a token's `cancelled_owned()`.
+    ///
+    /// # Errors
+    /// As [`JobRunner::run`].
+    pub async fn run_until<J: Job>(
+        self,
+        stop: impl Future<Output = ()>,
+        job: &mut J,
+    ) -> Result<JobOutcome, Error> {
+        let mut options = self.options.clone().fresh_holder();
+        options.lease = self.pace.lease;
+        let ask = || self.row.claim(self.pool, &self.step_key, &options);
+        let (since, claim) = self.pace.claim(ask).await?;
         match claim {
-            ActionClaim::Claimed(action) => self.hold(&action, since, job).await,
+            ActionClaim::Claimed(action) => self.hold(&action, since, stop, job).await,
             ActionClaim::Cancelling => self.tear_down(job).await,
             ActionClaim::InProgress { retry_after } => Ok(JobOutcome::InProgress { retry_after }),
             ActionClaim::Refused { status, .. } => Ok(JobOutcome::Refused { status }),
@@ -139,28 +155,14 @@ impl JobRunner<'_> {
         }
     }
 
-    /// Claims with a fresh holder, retried until answered. Also returns the time at which the answered claim
-    /// was sent.
-    async fn claim(&self) -> Result<(Instant, ActionClaim), Error> {
-        let mut options = self.options.clone().fresh_holder();
-        options.lease = self.pace.lease;
-        let ask = || self.row.claim(self.pool, &self.step_key, &options);
-        self.pace.claim(ask).await
-    }
-
     async fn hold<J: Job>(
         &self,
         action: &Action,
         since: Instant,
+        stop: impl Future<Output = ()>,
         job: &mut J,
     ) -> Result<JobOutcome, Error> {
-        let watch = Watch::new(action, since);
-        let heartbeat = Heartbeat {
-            exec: self.pool,
-            backoff: &self.pace.backoff,
-            lease: &watch,
-            since,
-        };
+        let watch = Watch::new(self.pool, &self.pace.backoff, action, since);
         let mut at_hand = None;
         let mut items = Items {
             pool: self.pool,
@@ -172,63 +174,27 @@ impl JobRunner<'_> {
         };
         let end = tokio::select! {
             biased;
-            end = caught(items.work_off()) => end,
-            () = heartbeat.until_lost() => Ok(End::LeaseLost),
+            end = watch.run(items.work_off()) => end.unwrap_or(End::LeaseLost),
+            () = stop => End::Stopped,
         };
-        let end = match end {
-            Ok(end) => end,
-            Err(panic) => {
-                let reason = format!("the job panicked: {panic}");
-                if let Err(error) = self.give_back(action, Some(&reason)).await {
-                    tracing::warn!(row = ?self.row, %error, "could not be released");
-                }
-                panic.resume()
-            }
-        };
-        match end {
-            End::Finished(outcome) => Ok(outcome),
+        if let (End::LeaseLost | End::Stopped, Some(item)) = (&end, &at_hand) {
+            // Another holder may have the row: only this attempt's artifacts are deleted.
+            job.discard(action, item).await;
+            at_hand = None;
+        }
+        let released = match end {
+            End::Finished(outcome) => return Ok(outcome),
             End::Cancelling => {
-                self.give_back(action, None).await?;
-                self.tear_down(job).await
+                watch.give_back(None).await?;
+                return self.tear_down(job).await;
             }
-            End::LeaseLost => self.lost(action, job, at_hand).await,
-            End::Failed(JobFailure::Release(error)) => {
-                match self.give_back(action, Some(&error)).await? {
-                    true => Ok(JobOutcome::Released { error }),
-                    false => self.lost(action, job, at_hand).await,
-                }
-            }
-            End::Failed(JobFailure::Error(error)) => {
-                match self.give_back(action, Some(&error.to_string())).await {
-                    Ok(true) => Err(error),
-                    Ok(false) => self.lost(action, job, at_hand).await,
-                    Err(refusal) => {
-                        tracing::warn!(row = ?self.row, error = %refusal, "could not be released");
-                        Err(error)
-                    }
-                }
-            }
+            End::LeaseLost => None,
+            End::Stopped => watch.fail(JobFailure::release(STOPPED)).await?,
+            End::Failed(failure) => watch.fail(failure).await?,
+        };
+        if let Some(error) = released {
+            return Ok(JobOutcome::Released { error });
         }
-    }
-
-    /// Releases the row; `false` if the lease was lost.
-    async fn give_back(&self, action: &Action, reason: Option<&str>) -> Result<bool, Error> {
-        let reason = reason.map(storable);
-        let release = || action.release(self.pool, reason.as_deref());
-        match self.pace.backoff.insist(release).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == Kind::LeaseLost => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Another holder may have the row: only this attempt's artifacts are deleted.
-    async fn lost<J: Job>(
-        &self,
-        action: &Action,
-        job: &mut J,
-        at_hand: Option<J::Item>,
-    ) -> Result<JobOutcome, Error> {
         if let Some(item) = at_hand {
             job.discard(action, &item).await;
         }

@@ -1,0 +1,338 @@
+//! Owns running one action: the claim, the work in the transaction that finishes it, and the release.
+//!
+//! Invariant: the work's writes commit only together with the end of the action under its own lease, and at
+//! most once. The runner may be dropped at any await: then the lease expires and a sweep reverts the row.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use deadpool_postgres::{Client, Pool};
+use tokio::time::sleep;
+
+use super::job::JobFailure;
+use super::pace::{Pace, settings};
+use super::watch::Watch;
+use crate::{
+    Action, ActionClaim, ActionEnd, ActionOptions, Error, Json, Kind, MachineRow, Reason,
+    Transition, Transitioned,
+};
+
+/// Runs one row's action; made by [`MachineRow::action`].
+#[derive(Debug)]
+#[must_use = "a runner does nothing until `run` is called"]
+pub struct ActionRunner {
+    row: MachineRow,
+    step_key: String,
+    requester: Option<String>,
+    version: Option<i64>,
+    to: Option<String>,
+    pace: Pace,
+}
+
+/// The outcome of an action. A `match` must handle each case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acted {
+    /// The work's writes are committed, and the row has the step's successful state.
+    Finished {
+        /// That state.
+        status: String,
+        /// The row's version, where the machine has one.
+        version: Option<i64>,
+    },
+    /// Another holder has it: retry after this time.
+    InProgress {
+        /// The time to wait before asking again.
+        retry_after: Duration,
+    },
+    /// Its cancel flag is set, and nothing was written: tear it down.
+    Cancelling,
+    /// It is not in the step's status, not at the version asked for, or the step names no such requester.
+    Refused {
+        /// The status that the row has.
+        status: Option<String>,
+        /// Its version, where the machine has one.
+        version: Option<i64>,
+    },
+    /// There is no such row.
+    NotFound,
+    /// The step declares no claim state for this requester, and the runner does not know the move: see
+    /// [`ActionRunner::to`].
+    Unclaimed,
+    /// The work asked for the release of the row; nothing was written.
+    Released {
+        /// Why.
+        error: String,
+    },
+    /// Another holder has the lease, or it could not be kept alive; nothing was written. Delete what the work made
+    /// outside the database.
+    LeaseLost,
+}
+
+/// The open transaction of an action: a connection to write on. It is committed by the runner, and rolled back
+/// if that does not come to it. A clone is the same transaction, so keep none beyond the work.
+#[derive(Clone, Debug)]
+pub struct ActionTransaction(Arc<Open>);
+
+#[derive(Debug)]
+struct Open {
+    client: Client,
+    ended: AtomicBool,
+}
+
+impl MachineRow {
+    /// Prepares to run this row's action of a step: work that must not run twice and can die half-way.
+    pub fn action(&self, step_key: &str) -> ActionRunner {
+        ActionRunner {
+            row: self.clone(),
+            step_key: step_key.to_owned(),
+            requester: None,
+            version: None,
+            to: None,
+            pace: Pace::new(1, Duration::ZERO),
+        }
+    }
+}
+
+impl ActionRunner {
+    settings!(lease backoff);
+
+    /// The requester, which decides the claim state of the row.
+    pub fn requester(mut self, requester: impl Into<String>) -> Self {
+        self.requester = Some(requester.into());
+        self
+    }
+
+    /// Only if the row is at this version.
+    pub fn version(mut self, version: i64) -> Self {
+        self.version = Some(version);
+        self
+    }
+
+    /// The status that a requester without a claim state moves the row to, in the transaction of the work.
+    pub fn to(mut self, status: impl Into<String>) -> Self {
+        self.to = Some(status.into());
+        self
+    }
+
+    /// Claims the row, runs the work, and finishes the action in the work's transaction.
+    ///
+    /// - The claim commits before the work begins. It has a fresh holder and is retried until it is answered.
+    /// - The work gets the lease and an open transaction. It writes there, and returns other columns of the row
+    ///   to set. The runner finishes the action in that transaction and commits.
+    /// - Foreign calls come before the first statement: until then the transaction holds no lock. Call them with
+    ///   a key that stays the same when the work runs again, such as the row's id and its version.
+    /// - The lease is extended at every third of it. When it is lost, the work is stopped
+    ///   ([`Acted::LeaseLost`]).
+    /// - When the database fails, the work runs again in a new transaction under the same lease, up to
+    ///   [`Backoff::tries`](crate::Backoff::tries) times. If only the answer of the commit was lost (`ON006`), the
+    ///   work does not run again.
+    /// - When the work fails or panics, the transaction is rolled back and the row released.
+    /// - For a requester without a claim state there is no lease: the work gets `None`, and its transaction moves
+    ///   the row [`to`](Self::to) the given status.
+    ///
+    /// The transaction locks the row in its last statement. If other transactions of yours write the row and
+    /// then the same tables as the work, lock the row first, `FOR NO KEY UPDATE`; otherwise they may deadlock, and
+    /// one of them runs again.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
+    /// # fn main() { with_machine(async |pool, machine, job| {
+    /// use pg_once::{Acted, Json};
+    ///
+    /// let run = machine.row(job).action("run").requester("worker");
+    /// let acted = run.run(&pool, |_lease, transaction| async move {
+    ///     transaction.execute("UPDATE batch_item SET state = 'succeeded'", &[]).await?;
+    ///     Ok(Some(Json::of(&serde_json::json!({"result": "3 of 3"}))?))
+    /// });
+    /// assert!(matches!(acted.await?, Acted::Finished { status, .. } if status == "done"));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Any error of a database that cannot be reached, refuses, or fails for good; the row is released then. For
+    /// a requester without a claim state also a commit whose answer was lost: look at the row.
+    pub async fn run<W, F>(self, pool: &Pool, mut work: W) -> Result<Acted, Error>
+    where
+        W: FnMut(Option<Action>, ActionTransaction) -> F,
+        F: Future<Output = Result<Option<Json>, JobFailure>>,
+    {
+        let mut options = ActionOptions::new().fresh_holder();
+        options.lease = self.pace.lease;
+        options.requester.clone_from(&self.requester);
+        options.version = self.version;
+        let ask = || self.row.claim(pool, &self.step_key, &options);
+        let (since, claim) = self.pace.claim(ask).await?;
+        let action = match claim {
+            ActionClaim::Claimed(action) => action,
+            ActionClaim::InProgress { retry_after } => {
+                return Ok(Acted::InProgress { retry_after });
+            }
+            ActionClaim::Cancelling => return Ok(Acted::Cancelling),
+            ActionClaim::Refused { status, version } => {
+                let status = Some(status);
+                return Ok(Acted::Refused { status, version });
+            }
+            ActionClaim::NotFound => return Ok(Acted::NotFound),
+            ActionClaim::Unclaimed => return self.unclaimed(pool, &mut work).await,
+        };
+        let watch = Watch::new(pool, &self.pace.backoff, &action, since);
+        let finish = self.under_lease(pool, &watch, &mut work);
+        let released = match watch.run(finish).await {
+            Some(Ok(ActionEnd::Finished { status, version })) => {
+                return Ok(Acted::Finished { status, version });
+            }
+            Some(Ok(ActionEnd::Cancelling)) => {
+                watch.give_back(None).await?;
+                return Ok(Acted::Cancelling);
+            }
+            Some(Err(failure)) => watch.fail(failure).await?,
+            None => None,
+        };
+        Ok(released.map_or(Acted::LeaseLost, |error| Acted::Released { error }))
+    }
+
+    /// The work and the finish in one transaction, again and again until the end is known.
+    async fn under_lease<W, F>(
+        &self,
+        pool: &Pool,
+        watch: &Watch<'_>,
+        work: &mut W,
+    ) -> Result<ActionEnd, JobFailure>
+    where
+        W: FnMut(Option<Action>, ActionTransaction) -> F,
+        F: Future<Output = Result<Option<Json>, JobFailure>>,
+    {
+        let (action, mut failures, mut told) = (watch.action(), 0, None);
+        loop {
+            let attempt = async {
+                if failures > 0 {
+                    // Before the work runs again: is the lease still there, or is the action done?
+                    watch.look(pool).await?;
+                }
+                if watch.is_cancelling() {
+                    return Ok(ActionEnd::Cancelling);
+                }
+                let transaction = ActionTransaction::begin(pool).await?;
+                let patch = work(Some(action.clone()), transaction.clone()).await?;
+                let end = action.finish(&*transaction, patch.as_ref()).await?;
+                if end != ActionEnd::Cancelling {
+                    told = Some(end.clone());
+                    transaction.commit().await?;
+                }
+                Ok(end)
+            };
+            let error = match attempt.await {
+                Err(JobFailure::Error(error)) => error,
+                end => return end,
+            };
+            if error.kind() == Kind::AlreadyDone
+                && let Some(end) = told
+            {
+                // A commit whose answer was lost.
+                return Ok(end);
+            }
+            failures += 1;
+            if failures >= self.pace.backoff.tries || !error.is_retryable() {
+                return Err(error.into());
+            }
+            tracing::info!(row = ?self.row, %error, failures, "the database failed during an action; retrying");
+            sleep(self.pace.backoff.wait(failures)).await;
+        }
+    }
+
+    /// The work and the move in one transaction, again after a lost race.
+    async fn unclaimed<W, F>(&self, pool: &Pool, work: &mut W) -> Result<Acted, Error>
+    where
+        W: FnMut(Option<Action>, ActionTransaction) -> F,
+        F: Future<Output = Result<Option<Json>, JobFailure>>,
+    {
+        let Some(to) = &self.to else {
+            return Ok(Acted::Unclaimed);
+        };
+        let mut step = Transition::to(to);
+        step.requester.clone_from(&self.requester);
+        step.version = self.version;
+        let mut failures = 0;
+        loop {
+            let attempt = async {
+                let transaction = ActionTransaction::begin(pool).await?;
+                step.patch = work(None, transaction.clone()).await?;
+                let moved = self.row.transition(&*transaction, &step).await?;
+                if matches!(moved, Transitioned::Moved { .. }) {
+                    transaction.commit().await?;
+                }
+                Ok(moved)
+            };
+            let error = match attempt.await {
+                Ok(moved) => return Ok(Acted::of(moved)),
+                Err(JobFailure::Release(error)) => return Ok(Acted::Released { error }),
+                Err(JobFailure::Error(error)) => error,
+            };
+            failures += 1;
+            // Only then it was certainly rolled back.
+            if failures >= self.pace.backoff.tries || error.kind() != Kind::Conflict {
+                return Err(error);
+            }
+            sleep(self.pace.backoff.wait(failures)).await;
+        }
+    }
+}
+
+impl Acted {
+    fn of(moved: Transitioned) -> Self {
+        match moved {
+            Transitioned::Moved { status, version } => Self::Finished { status, version },
+            Transitioned::NotMoved {
+                reason,
+                status,
+                version,
+            } => match reason {
+                Reason::NotFound => Self::NotFound,
+                Reason::Cancelling => Self::Cancelling,
+                _ => Self::Refused { status, version },
+            },
+        }
+    }
+}
+
+impl ActionTransaction {
+    async fn begin(pool: &Pool) -> Result<Self, Error> {
+        let open = Open {
+            client: pool.get().await?,
+            ended: AtomicBool::new(false),
+        };
+        open.client.batch_execute("BEGIN").await?;
+        Ok(Self(Arc::new(open)))
+    }
+
+    async fn commit(self) -> Result<(), Error> {
+        self.0.client.batch_execute("COMMIT").await?;
+        self.0.ended.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Deref for ActionTransaction {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0.client
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if !*self.ended.get_mut() {
+            // The first poll sends it, before any statement of the connection's next user.
+            let mut rollback = pin!(self.client.batch_execute("ROLLBACK"));
+            let _ = rollback
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}

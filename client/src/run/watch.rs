@@ -1,0 +1,143 @@
+//! Owns a running action: its heartbeat, its end, the time of the server's last answer, and whether the
+//! row is being cancelled.
+//!
+//! Invariant: a cancellation stays known, since nothing clears a cancel flag.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio::time::Instant;
+
+use super::heartbeat::{Heartbeat, Leased};
+use super::job::JobFailure;
+use super::panics::caught;
+use super::storable;
+use crate::{Action, Backoff, Error, Executor, Kind};
+
+/// An action, watched.
+pub(super) struct Watch<'a> {
+    pool: &'a Pool,
+    backoff: &'a Backoff,
+    action: &'a Action,
+    /// When the claim was sent.
+    since: Instant,
+    cancelling: AtomicBool,
+    heard: Mutex<Instant>,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(
+        pool: &'a Pool,
+        backoff: &'a Backoff,
+        action: &'a Action,
+        since: Instant,
+    ) -> Self {
+        Self {
+            pool,
+            backoff,
+            action,
+            since,
+            cancelling: AtomicBool::new(false),
+            heard: Mutex::new(since),
+        }
+    }
+
+    pub(super) const fn action(&self) -> &'a Action {
+        self.action
+    }
+
+    pub(super) fn is_cancelling(&self) -> bool {
+        self.cancelling.load(Ordering::Relaxed)
+    }
+
+    /// The time since the last answered request was sent.
+    pub(super) fn silence(&self) -> Duration {
+        self.heard
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .elapsed()
+    }
+
+    /// Extends the lease and notes a cancellation.
+    pub(super) async fn look<E: Executor>(&self, exec: &E) -> Result<Duration, Error> {
+        let asked = Instant::now();
+        let extended = self.action.extend(exec, None).await?;
+        if extended.cancelling {
+            self.cancelling.store(true, Ordering::Relaxed);
+        }
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        *heard = asked.max(*heard);
+        Ok(extended.lease_left)
+    }
+
+    /// Runs the work beside its heartbeat; `None`: the lease is lost. A panic releases the row, then goes on.
+    pub(super) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let heartbeat = Heartbeat {
+            exec: self.pool,
+            backoff: self.backoff,
+            lease: self,
+            since: self.since,
+        };
+        let ended = tokio::select! {
+            biased;
+            ended = caught(work) => ended,
+            () = heartbeat.until_lost() => return None,
+        };
+        match ended {
+            Ok(ended) => Some(ended),
+            Err(panic) => {
+                let reason = format!("the work panicked: {panic}");
+                if let Err(error) = self.give_back(Some(&reason)).await {
+                    tracing::warn!(row = ?self.action.row(), %error, "could not be released");
+                }
+                panic.resume()
+            }
+        }
+    }
+
+    /// Releases the row; `false` if the lease was lost.
+    pub(super) async fn give_back(&self, reason: Option<&str>) -> Result<bool, Error> {
+        let reason = reason.map(storable);
+        let release = || self.action.release(self.pool, reason.as_deref());
+        match self.backoff.insist(release).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == Kind::LeaseLost => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Releases the row after a failure; returns the reason, or `None` if the lease was lost. An error of a call
+    /// is returned when the row is released.
+    pub(super) async fn fail(&self, failure: JobFailure) -> Result<Option<String>, Error> {
+        let (reason, error) = match failure {
+            JobFailure::Release(reason) => (reason, None),
+            JobFailure::Error(error) => (error.to_string(), Some(error)),
+        };
+        match (self.give_back(Some(&reason)).await, error) {
+            (Ok(false), _) => Ok(None),
+            (Ok(true), None) => Ok(Some(reason)),
+            (Ok(true), Some(error)) => Err(error),
+            (Err(refusal), None) => Err(refusal),
+            (Err(refusal), Some(error)) => {
+                tracing::warn!(row = ?self.action.row(), error = %refusal, "could not be released");
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Leased for Watch<'_> {
+    fn name(&self) -> String {
+        format!("{:?}, step {}", self.action.row(), self.action.step_key())
+    }
+
+    fn lease_left(&self) -> Duration {
+        self.action.lease_left()
+    }
+
+    fn renew<E: Executor>(&self, exec: &E) -> impl Future<Output = Result<Duration, Error>> + Send {
+        self.look(exec)
+    }
+}
