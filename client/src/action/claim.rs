@@ -43,6 +43,7 @@ pub enum ActionClaim {
 
 /// The options of a claim.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct ActionOptions {
     pub(crate) requester: Option<String>,
     pub(crate) lease: Option<Duration>,
@@ -52,20 +53,17 @@ pub struct ActionOptions {
 
 impl ActionOptions {
     /// Defaults: the claim state of any requester (`*`), the step's lease, no holder, any version.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The requester, which decides the claim state of the row.
-    #[must_use]
     pub fn requester(mut self, requester: impl Into<String>) -> Self {
         self.requester = Some(requester.into());
         self
     }
 
     /// How long the lease lasts, instead of the step's. It is renewed by this length too.
-    #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
@@ -74,20 +72,17 @@ impl ActionOptions {
     /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
     /// answer was lost costs nothing. Never use a worker's name: two attempts with one name would both believe
     /// that they hold the row.
-    #[must_use]
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
         self
     }
 
     /// A fresh holder, a random UUID.
-    #[must_use]
     pub fn fresh_holder(self) -> Self {
         self.holder(Uuid::new_v4().to_string())
     }
 
     /// Only if the row is at this version.
-    #[must_use]
     pub fn version(mut self, version: i64) -> Self {
         self.version = Some(version);
         self

@@ -46,6 +46,7 @@ pub enum Claim {
 
 /// The options of a claim.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct ClaimOptions {
     request: Option<Json>,
     pub(crate) lease: Option<Duration>,
@@ -55,7 +56,6 @@ pub struct ClaimOptions {
 
 impl ClaimOptions {
     /// No request to compare, the scope's lease and ttl, no holder.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -69,21 +69,18 @@ impl ClaimOptions {
     }
 
     /// The request, as JSON already.
-    #[must_use]
     pub fn request(mut self, request: Json) -> Self {
         self.request = Some(request);
         self
     }
 
     /// How long the lease lasts, instead of the scope's. It is renewed by this length too.
-    #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
     /// How long the answer is kept, instead of the scope's; fixed by the claim that makes the key.
-    #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -92,14 +89,12 @@ impl ClaimOptions {
     /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
     /// answer was lost costs nothing. Never use a worker's name or anything that a client sends: two attempts
     /// with one name would both believe that they hold the key.
-    #[must_use]
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
         self
     }
 
     /// A fresh holder, a random UUID.
-    #[must_use]
     pub fn fresh_holder(self) -> Self {
         self.holder(Uuid::new_v4().to_string())
     }

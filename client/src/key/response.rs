@@ -20,6 +20,7 @@ use crate::{Error, Json};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Response {
     /// The code, an HTTP status where there is HTTP.
     pub code: i32,
@@ -31,7 +32,6 @@ pub struct Response {
 
 impl Response {
     /// An answer with a code only.
-    #[must_use]
     pub const fn new(code: i32) -> Self {
         Self {
             code,

@@ -32,6 +32,7 @@ pub enum OnExpiry {
 
 /// The options to change; those not named stay as they are.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct ScopeOptions(Options);
 
 /// An abandoned key, taken by [`Scope::take_abandoned`].
@@ -45,31 +46,26 @@ pub struct Abandoned {
 
 impl ScopeOptions {
     /// Changes nothing.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// How long a lease lasts.
-    #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         Self(self.0.interval("lease", lease))
     }
 
     /// How long an answer is kept.
-    #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         Self(self.0.interval("ttl", ttl))
     }
 
     /// How long a key is gone after that; zero: it is new at once.
-    #[must_use]
     pub fn gone_for(self, gone_for: Duration) -> Self {
         Self(self.0.interval("gone_for", gone_for))
     }
 
     /// What happens to a key whose lease expired.
-    #[must_use]
     pub fn on_expiry(self, on_expiry: OnExpiry) -> Self {
         let name = match on_expiry {
             OnExpiry::Resume => "resume",
@@ -79,43 +75,36 @@ impl ScopeOptions {
     }
 
     /// The longest `retry_after` of a claim while another attempt has the lease.
-    #[must_use]
     pub fn retry_after(self, retry_after: Duration) -> Self {
         Self(self.0.interval("retry_after", retry_after))
     }
 
     /// How many attempts there are before the key parks.
-    #[must_use]
     pub fn max_attempts(self, attempts: i32) -> Self {
         Self(self.0.with("max_attempts", attempts.into()))
     }
 
     /// The longest time from a claim to the end of its lease, however often the lease is extended.
-    #[must_use]
     pub fn max_lease_life(self, life: Duration) -> Self {
         Self(self.0.interval("max_lease_life", life))
     }
 
     /// Whether the request is kept, for a completer.
-    #[must_use]
     pub fn keep_request(self, keep: bool) -> Self {
         Self(self.0.with("keep_request", keep.into()))
     }
 
     /// The phases, in order; other points and steps back are refused.
-    #[must_use]
     pub fn recovery_points<'p>(self, points: impl IntoIterator<Item = &'p str>) -> Self {
         Self(self.0.with("recovery_points", points.into_iter().collect()))
     }
 
     /// Only this role's members may use the scope.
-    #[must_use]
     pub fn owner(self, role: &str) -> Self {
         Self(self.0.with("owner", role.into()))
     }
 
     /// Resets an option to its default (for `max_attempts`: no limit).
-    #[must_use]
     pub fn reset(self, option: &str) -> Self {
         Self(self.0.reset(option))
     }

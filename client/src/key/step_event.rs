@@ -10,6 +10,7 @@ use crate::{Error, Json, Topic};
 
 /// An event that a key's end emits for one of its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct StepEvent {
     topic: Topic,
     payload: Json,
@@ -18,6 +19,7 @@ pub struct StepEvent {
 
 /// The events that go with a step's end, for [`Lease::step_done_with`](crate::Lease::step_done_with).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct StepEvents {
     pub(super) on_complete: Option<StepEvent>,
     pub(super) on_abort: Option<StepEvent>,
@@ -34,7 +36,6 @@ struct Wire<'a> {
 
 impl StepEvent {
     /// An event of this topic.
-    #[must_use]
     pub fn new(topic: &Topic, payload: Json) -> Self {
         Self {
             topic: topic.clone(),
@@ -44,7 +45,6 @@ impl StepEvent {
     }
 
     /// Its order key: see [`EmitOptions::order_key`](crate::EmitOptions::order_key).
-    #[must_use]
     pub fn order_key(mut self, key: impl Into<String>) -> Self {
         self.order_key = Some(key.into());
         self
@@ -61,20 +61,17 @@ impl StepEvent {
 
 impl StepEvents {
     /// None.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Emitted when the key is completed.
-    #[must_use]
     pub fn on_complete(mut self, event: StepEvent) -> Self {
         self.on_complete = Some(event);
         self
     }
 
     /// Emitted when the key is aborted, instead of the event that the step began with.
-    #[must_use]
     pub fn on_abort(mut self, event: StepEvent) -> Self {
         self.on_abort = Some(event);
         self

@@ -19,6 +19,7 @@ const TRANSITION_MANY: &str = "SELECT * FROM once.transition_many(machine => $1,
 
 /// A move to make, and its conditions.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Transition {
     to: String,
     from: Option<Vec<String>>,
@@ -76,7 +77,6 @@ pub struct MovedRow {
 
 impl Transition {
     /// A move to this status from any status for which the machine declares one.
-    #[must_use]
     pub fn to(status: impl Into<String>) -> Self {
         Self {
             to: status.into(),
@@ -88,7 +88,6 @@ impl Transition {
     }
 
     /// Only from these statuses.
-    #[must_use]
     pub fn from<S: Into<String>>(self, statuses: impl IntoIterator<Item = S>) -> Self {
         Self {
             from: Some(statuses.into_iter().map(Into::into).collect()),
@@ -97,21 +96,18 @@ impl Transition {
     }
 
     /// Other columns of the row to set in the same UPDATE: a JSON object.
-    #[must_use]
     pub fn patch(mut self, patch: Json) -> Self {
         self.patch = Some(patch);
         self
     }
 
     /// The requester. Moves of steps that declare no claim state for this requester are allowed, too.
-    #[must_use]
     pub fn requester(mut self, requester: impl Into<String>) -> Self {
         self.requester = Some(requester.into());
         self
     }
 
     /// Only if the row is at this version.
-    #[must_use]
     pub fn version(mut self, version: i64) -> Self {
         self.version = Some(version);
         self

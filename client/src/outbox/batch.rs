@@ -61,6 +61,7 @@ pub struct Batch {
 
 /// How a delivery failed, which decides what happens to the event.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct NackOptions {
     error: Option<String>,
     kind: String,
@@ -92,39 +93,33 @@ impl Default for NackOptions {
 
 impl NackOptions {
     /// A failed attempt, of the kind `error`, to be retried with the subscriber's backoff.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Released: counts no attempt.
-    #[must_use]
     pub fn released() -> Self {
         Self::new().kind("released")
     }
 
     /// Given up: dead at once.
-    #[must_use]
     pub fn never() -> Self {
         Self::new().kind("never")
     }
 
     /// What went wrong, for [`Subscriber::deliveries`].
-    #[must_use]
     pub fn error(mut self, error: impl Into<String>) -> Self {
         self.error = Some(error.into());
         self
     }
 
     /// A word for the failure, by which the metrics count: `timeout`, `refused`.
-    #[must_use]
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = kind.into();
         self
     }
 
     /// When to retry, instead of the subscriber's backoff.
-    #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
         self

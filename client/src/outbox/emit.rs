@@ -14,6 +14,7 @@ const EMIT: &str = "SELECT * FROM once.outbox_emit(topic => $1, payload => $2, o
 
 /// The options of an event.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct EmitOptions {
     order_key: Option<String>,
     dedupe_key: Option<String>,
@@ -33,35 +34,30 @@ pub struct Emitted {
 
 impl EmitOptions {
     /// Defaults: delivered in any order, as often as it is emitted, without headers, at once.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Events of one key are delivered one after another, in the order in which they were emitted. A
     /// failed one delays those after it: use the finest key that still needs an order.
-    #[must_use]
     pub fn order_key(mut self, key: impl Into<String>) -> Self {
         self.order_key = Some(key.into());
         self
     }
 
     /// A second emit with this key does nothing, for as long as the topic's `dedupe_for`.
-    #[must_use]
     pub fn dedupe_key(mut self, key: impl Into<String>) -> Self {
         self.dedupe_key = Some(key.into());
         self
     }
 
     /// A JSON object for the handler, beside the payload.
-    #[must_use]
     pub fn headers(mut self, headers: Json) -> Self {
         self.headers = Some(headers);
         self
     }
 
     /// The shortest time before delivery, more than zero. Not together with an order key.
-    #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
         self

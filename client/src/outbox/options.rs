@@ -25,46 +25,42 @@ const GRANTED_LEASE: &str = "SELECT (extract(epoch FROM least(coalesce($3, \
 
 /// The options of a topic to change; those not named stay as they are.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct TopicOptions(Options);
 
 /// The options of a subscriber to change; those not named stay as they are.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct SubscriberOptions(Options);
 
 impl TopicOptions {
     /// Changes nothing.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// How long a `dedupe_key` counts.
-    #[must_use]
     pub fn dedupe_for(self, time: Duration) -> Self {
         Self(self.0.interval("dedupe_for", time))
     }
 
     /// How many batches with order keys can be leased at once; changed only while nothing is
     /// pending.
-    #[must_use]
     pub fn lanes(self, lanes: i32) -> Self {
         Self(self.0.with("lanes", lanes.into()))
     }
 
     /// Its subscribers. Only when the topic is created; later ones by [`Subscriber::set`].
-    #[must_use]
     pub fn subscribers<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Self {
         Self(self.0.with("subscribers", names.into_iter().collect()))
     }
 
     /// Only this role's members may use the topic.
-    #[must_use]
     pub fn owner(self, role: &str) -> Self {
         Self(self.0.with("owner", role.into()))
     }
 
     /// Resets an option to its default.
-    #[must_use]
     pub fn reset(self, option: &str) -> Self {
         Self(self.0.reset(option))
     }
@@ -72,55 +68,46 @@ impl TopicOptions {
 
 impl SubscriberOptions {
     /// Changes nothing.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// How many attempts may fail before an event is dead.
-    #[must_use]
     pub fn max_attempts(self, attempts: i32) -> Self {
         Self(self.0.with("max_attempts", attempts.into()))
     }
 
     /// The longest first wait after a failure; it doubles with each.
-    #[must_use]
     pub fn backoff_base(self, base: Duration) -> Self {
         Self(self.0.interval("backoff_base", base))
     }
 
     /// The longest wait of all.
-    #[must_use]
     pub fn backoff_cap(self, cap: Duration) -> Self {
         Self(self.0.interval("backoff_cap", cap))
     }
 
     /// How long a batch is leased.
-    #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         Self(self.0.interval("lease", lease))
     }
 
     /// The longest time that a batch can be leased, however often it is extended.
-    #[must_use]
     pub fn max_lease_life(self, life: Duration) -> Self {
         Self(self.0.interval("max_lease_life", life))
     }
 
     /// While true, takes get nothing; what is leased may be acked or nacked.
-    #[must_use]
     pub fn paused(self, paused: bool) -> Self {
         Self(self.0.with("paused", paused.into()))
     }
 
     /// How long dead letters are kept; for ever by default.
-    #[must_use]
     pub fn dead_for(self, time: Duration) -> Self {
         Self(self.0.interval("dead_for", time))
     }
 
     /// Resets an option to its default.
-    #[must_use]
     pub fn reset(self, option: &str) -> Self {
         Self(self.0.reset(option))
     }
