@@ -20,8 +20,12 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 #[non_exhaustive]
 pub enum Error {
     /// The server refused, or the connection to it failed.
-    #[error("{}", describe(.0))]
-    Database(#[source] tokio_postgres::Error),
+    #[error("{}", self.describe(.0))]
+    Database(#[from] tokio_postgres::Error),
+    /// The same over sqlx.
+    #[cfg(feature = "sqlx")]
+    #[error("{}", self.describe(.0))]
+    Sqlx(#[from] sqlx::Error),
     /// The pool could not hand out a connection.
     #[error("no connection from the pool: {0}")]
     Pool(#[source] PoolError),
@@ -43,6 +47,9 @@ pub enum Error {
     #[error("unknown answer of the server: {0}")]
     Answer(String),
 }
+
+/// What the server refused with: SQLSTATE, message, detail and hint.
+type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
 /// The kind of an [`Error`]: one kind, one thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,7 +113,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn code(&self) -> Option<&str> {
-        Some(self.backend()?.code()?.code())
+        Some(self.refusal()?.0)
     }
 
     /// The faults of a machine's definition, one line each; empty for any other error.
@@ -123,24 +130,21 @@ impl Error {
     /// ```
     pub fn faults(&self) -> impl Iterator<Item = &str> {
         let faulty = self.kind() == Kind::InvalidDefinition;
-        let detail = self
-            .backend()
-            .filter(|_| faulty)
-            .and_then(|error| error.as_db_error()?.detail());
+        let refusal = self.refusal().filter(|_| faulty);
+        let detail = refusal.and_then(|(_, _, detail, _)| detail);
         detail.unwrap_or_default().lines()
     }
 
     /// The kind of the error; all other questions are answered from it.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        match (self, self.backend()) {
-            (_, Some(backend)) => match backend.code() {
-                Some(state) => kind_of_sqlstate(state.code()),
-                None if is_transport(backend) => Kind::Unavailable,
-                None => Kind::Other,
-            },
+        match (self, self.code()) {
+            (_, Some(code)) => kind_of_sqlstate(code),
             (Self::TimedOut | Self::Pool(PoolError::Timeout(_)), None) => Kind::Unavailable,
+            #[cfg(feature = "sqlx")]
+            (Self::Sqlx(sqlx::Error::PoolTimedOut), None) => Kind::Unavailable,
             (Self::Argument(_), None) => Kind::InvalidArgument,
+            _ if self.is_transport() => Kind::Unavailable,
             _ => Kind::Other,
         }
     }
@@ -160,18 +164,54 @@ impl Error {
         self.is_retryable() || self.kind() == Kind::Overloaded
     }
 
-    /// The error of the driver, wherever it is wrapped.
-    fn backend(&self) -> Option<&tokio_postgres::Error> {
+    /// The server's refusal, whichever driver brought it.
+    fn refusal(&self) -> Option<Refusal<'_>> {
         match self {
-            Self::Database(error) | Self::Pool(PoolError::Backend(error)) => Some(error),
+            Self::Database(error) | Self::Pool(PoolError::Backend(error)) => {
+                let error = error.as_db_error()?;
+                let (code, hint) = (error.code().code(), error.hint());
+                Some((code, error.message(), error.detail(), hint))
+            }
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(error) => {
+                let error = error.as_database_error()?;
+                let error = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
+                Some((error.code(), error.message(), error.detail(), error.hint()))
+            }
             _ => None,
         }
     }
-}
 
-impl From<tokio_postgres::Error> for Error {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Database(error)
+    /// Whether the driver failed on the network, not on the server's answer. TLS wraps a network error in
+    /// one of its own.
+    fn is_transport(&self) -> bool {
+        let (error, closed): (&dyn StdError, _) = match self {
+            Self::Database(error) | Self::Pool(PoolError::Backend(error)) => {
+                (error, error.is_closed())
+            }
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(error) => (error, false),
+            _ => return false,
+        };
+        let mut causes = successors(Some(error), |&cause| cause.source());
+        closed || causes.any(|cause| cause.is::<io::Error>())
+    }
+
+    /// The server's message with its SQLSTATE and hint; else the driver's own message.
+    fn describe(&self, error: &dyn StdError) -> String {
+        let Some((code, message, _, hint)) = self.refusal() else {
+            let (said, cause) = (error.to_string(), error.source().map(ToString::to_string));
+            return match cause {
+                Some(cause) if !said.ends_with(&cause) => format!("{said}: {cause}"),
+                _ => said,
+            };
+        };
+        // The faults of a definition quote only the definition; other details may quote rows.
+        let faults = self.faults().collect::<Vec<_>>().join("; ");
+        let faults = (!faults.is_empty()).then(|| format!(": {faults}"));
+        let hint = hint.map(|hint| format!(" ({hint})"));
+        let (faults, hint) = (faults.unwrap_or_default(), hint.unwrap_or_default());
+        format!("{code}: {message}{faults}{hint}")
     }
 }
 
@@ -214,33 +254,6 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         code if code.starts_with("22") => Kind::InvalidArgument,
         _ => Kind::Other,
     }
-}
-
-/// Whether the driver failed on the network, not on the server's answer. TLS wraps a network error in
-/// one of its own.
-fn is_transport(error: &tokio_postgres::Error) -> bool {
-    let mut causes = successors(error.source(), |&cause| cause.source());
-    error.is_closed() || causes.any(|cause| cause.is::<io::Error>())
-}
-
-/// The server's message with its SQLSTATE and hint; else the driver's own message.
-fn describe(error: &tokio_postgres::Error) -> String {
-    let Some(db) = error.as_db_error() else {
-        return match error.source() {
-            Some(cause) => format!("{error}: {cause}"),
-            None => error.to_string(),
-        };
-    };
-    let hint = db
-        .hint()
-        .map(|hint| format!(" ({hint})"))
-        .unwrap_or_default();
-    // The faults of a definition quote only the definition; other details may quote rows.
-    let faults = match (kind_of_sqlstate(db.code().code()), db.detail()) {
-        (Kind::InvalidDefinition, Some(detail)) => format!(": {}", detail.replace('\n', "; ")),
-        _ => String::new(),
-    };
-    format!("{}: {}{faults}{hint}", db.code().code(), db.message())
 }
 
 #[cfg(test)]

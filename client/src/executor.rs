@@ -1,17 +1,15 @@
 //! Owns the way to the server: through the caller's own executor, one round trip a call.
 //!
-//! Invariant: a call is one Parse-Bind-Execute-Sync of an unnamed statement. Nothing is left behind
-//! in the session, so every executor works through a transaction-mode pooler. A pooled connection on
-//! which a call timed out is not used again.
+//! Invariant: over tokio-postgres a call is one Parse-Bind-Execute-Sync of an unnamed statement. Nothing is
+//! left behind in the session, so every executor works through a transaction-mode pooler. A pooled
+//! connection on which a call timed out is not used again.
 
-use std::fmt;
+use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
 use tokio::time::Instant;
-pub(crate) use tokio_postgres::Row;
-use tokio_postgres::row::RowIndex;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::Error;
@@ -23,6 +21,33 @@ const SUSPICIOUS: Duration = Duration::from_secs(1);
 /// The arguments of a call: each with the type it is sent as.
 pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
+/// A row of an answer, whichever driver brought it.
+#[derive(Debug)]
+pub struct Row(Brought);
+
+/// A column of a row: its name, its type, and its value in the binary form of the wire.
+type Column = (String, Type, Option<Vec<u8>>);
+
+#[derive(Debug)]
+enum Brought {
+    TokioPostgres(tokio_postgres::Row),
+    Columns(Vec<Column>),
+}
+
+impl Row {
+    /// A row out of its columns, for an executor over another driver: each has a name, a type, and its value in
+    /// the binary form of the wire.
+    pub fn of_columns(columns: impl IntoIterator<Item = (String, Type, Option<Vec<u8>>)>) -> Self {
+        Self(Brought::Columns(columns.into_iter().collect()))
+    }
+}
+
+impl From<tokio_postgres::Row> for Row {
+    fn from(row: tokio_postgres::Row) -> Self {
+        Self(Brought::TokioPostgres(row))
+    }
+}
+
 /// Something that runs a statement: a connection, a transaction, a pool.
 ///
 /// Pass a transaction to make a call part of it; pass a pool or a connection to commit each call by itself.
@@ -30,7 +55,8 @@ pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
 #[diagnostic::on_unimplemented(
     message = "`{Self}` runs no statements for pg_once",
     label = "not an executor",
-    note = "pass a reference to a `deadpool_postgres::Pool`, a `tokio_postgres::Client`, or a transaction of either: `&pool`"
+    note = "pass a reference to a `deadpool_postgres::Pool`, a `tokio_postgres::Client`, or a transaction of either: `&pool`",
+    note = "with the feature `sqlx` also to a `sqlx::PgPool`, or `&Sqlx::on(&mut transaction)`"
 )]
 pub trait Executor: Sync {
     /// Runs one statement in one round trip.
@@ -63,62 +89,57 @@ impl<E: Executor> Executor for &E {
 
 impl<E: Autocommit> Autocommit for &E {}
 
-impl Executor for tokio_postgres::Client {
-    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
-        Ok(self.query_typed(sql, args).await?)
-    }
+macro_rules! over_tokio_postgres {
+    ($($connection:ty),*) => {$(
+        impl Executor for $connection {
+            async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+                let rows = self.query_typed(sql, args).await?;
+                Ok(rows.into_iter().map(Row::from).collect())
+            }
+        }
+    )*};
 }
+
+over_tokio_postgres!(tokio_postgres::Client, tokio_postgres::Transaction<'_>);
+over_tokio_postgres!(
+    deadpool_postgres::Client,
+    deadpool_postgres::Transaction<'_>
+);
 
 impl Autocommit for tokio_postgres::Client {}
 
-impl Executor for tokio_postgres::Transaction<'_> {
-    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
-        Ok(self.query_typed(sql, args).await?)
-    }
-}
-
-impl Executor for deadpool_postgres::Client {
-    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
-        Ok(self.query_typed(sql, args).await?)
-    }
-}
-
 impl Autocommit for deadpool_postgres::Client {}
-
-impl Executor for deadpool_postgres::Transaction<'_> {
-    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
-        Ok(self.query_typed(sql, args).await?)
-    }
-}
 
 impl Executor for deadpool_postgres::Pool {
     async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
         let mut asked = Asked {
-            client: Some(self.get().await?),
+            connection: Some(self.get().await?),
             at: Instant::now(),
+            close: |connection| drop(Object::take(connection)),
         };
-        let client = asked.client.as_ref().ok_or(Error::TimedOut)?;
-        let answer = client.query_typed(sql, args).await;
-        asked.client = None; // back to the pool
-        Ok(answer?)
+        let connection = asked.connection.as_ref().ok_or(Error::TimedOut)?;
+        let answer = connection.query(sql, args).await;
+        asked.connection = None; // back to the pool
+        answer
     }
 }
 
 impl Autocommit for deadpool_postgres::Pool {}
 
 /// A pooled connection that waits for an answer.
-struct Asked {
-    client: Option<Object>,
-    at: Instant,
+pub(crate) struct Asked<C> {
+    pub(crate) connection: Option<C>,
+    pub(crate) at: Instant,
+    pub(crate) close: fn(C),
 }
 
-impl Drop for Asked {
+impl<C> Drop for Asked<C> {
     fn drop(&mut self) {
-        if let Some(client) = self.client.take()
+        if let Some(connection) = self.connection.take()
             && self.at.elapsed() >= SUSPICIOUS
         {
             tracing::debug!("no answer; the connection is closed");
-            drop(Object::take(client));
+            (self.close)(connection);
         }
     }
 }
@@ -150,7 +171,7 @@ pub(crate) fn only(rows: Vec<Row>) -> Result<Row, Error> {
 macro_rules! of_row {
     ($name:ident: $($field:ident),*) => {
         impl $name {
-            pub(super) fn of_row(row: &tokio_postgres::Row) -> Result<Self, crate::Error> {
+            pub(super) fn of_row(row: &crate::Row) -> Result<Self, crate::Error> {
                 Ok(Self { $($field: crate::executor::column(row, stringify!($field))?),* })
             }
         }
@@ -159,9 +180,28 @@ macro_rules! of_row {
 pub(crate) use of_row;
 
 /// Reads one column; a missing one or another type is an error, never a panic.
-pub(crate) fn column<'a, T: FromSql<'a>>(
-    row: &'a Row,
-    name: impl RowIndex + fmt::Display,
-) -> Result<T, Error> {
-    Ok(row.try_get(name)?)
+pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, Error> {
+    match &row.0 {
+        Brought::TokioPostgres(row) => Ok(row.try_get(name)?),
+        Brought::Columns(columns) => read(columns.iter().find(|column| column.0 == name), name),
+    }
+}
+
+/// Reads the only column of a row.
+pub(crate) fn value<'a, T: FromSql<'a>>(row: &'a Row) -> Result<T, Error> {
+    match &row.0 {
+        Brought::TokioPostgres(row) => Ok(row.try_get(0)?),
+        Brought::Columns(columns) => read(columns.first(), "0"),
+    }
+}
+
+fn read<'a, T: FromSql<'a>>(column: Option<&'a Column>, name: &str) -> Result<T, Error> {
+    let wrong = |why: &dyn Display| Error::Answer(format!("column {name}: {why}"));
+    match column {
+        None => Err(wrong(&"missing")),
+        Some((_, of, _)) if !T::accepts(of) => Err(wrong(of)),
+        Some((_, of, value)) => {
+            T::from_sql_nullable(of, value.as_deref()).map_err(|error| wrong(&error))
+        }
+    }
 }

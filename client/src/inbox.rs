@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
-use crate::executor::{call, column, only};
+use crate::executor::{call, column, only, value};
 use crate::interval::Interval;
 use crate::{Error, Executor, Json};
 
@@ -249,7 +249,7 @@ impl Inbox {
         let names = [self.as_str(), saga, step, operation];
         let own = [(&ttl as _, Type::INTERVAL)];
         let row = only(call(exec, BARRIER, &names, &own).await?)?;
-        Ok(match column(&row, 0)? {
+        Ok(match value(&row)? {
             "run" => Barrier::Run,
             "duplicate" => Barrier::Duplicate,
             "skipped" => Barrier::Skipped,

@@ -45,6 +45,13 @@
 //! # Ok(()) }) }
 //! ```
 //!
+//! # Over sqlx
+//!
+//! With the feature `sqlx` an `sqlx::PgPool` is an executor, too, and a connection or transaction of sqlx is one
+//! inside `Sqlx`. sqlx names the statements that it prepares and keeps them: behind a pooler in transaction mode
+//! it needs one that knows these names (PgBouncer from 1.21, with `max_prepared_statements`). The completer, the
+//! outbox worker and the job runner take a pool of deadpool.
+//!
 //! # When a future is dropped
 //!
 //! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. The server
@@ -84,6 +91,8 @@ mod outbox;
 mod retry;
 mod run;
 mod shards;
+#[cfg(feature = "sqlx")]
+mod sqlx;
 
 pub use action::{Action, ActionClaim, ActionEnd, ActionOptions, ActionRecord, Extended, Released};
 pub use cancel::{
@@ -91,7 +100,7 @@ pub use cancel::{
     RefundMismatch, Refunded, Teardown,
 };
 pub use error::{BoxError, Error, Kind};
-pub use executor::{Args, Autocommit, Executor};
+pub use executor::{Args, Autocommit, Executor, Row};
 pub use inbox::{Accepted, Barrier, Handled, Inbox, Operation};
 pub use json::Json;
 pub use key::{
@@ -112,3 +121,5 @@ pub use run::{
     Outcome, Runner, TeardownWorker, TestMode, TornDown, Undelivered, Waker,
 };
 pub use shards::Shards;
+#[cfg(feature = "sqlx")]
+pub use sqlx::Sqlx;

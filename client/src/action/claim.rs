@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::Action;
 use crate::executor::column;
 use crate::interval::Interval;
-use crate::{Error, Executor, MachineRow};
+use crate::{Error, Executor, MachineRow, Row};
 
 const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, step_key => $3, \
                      requester => $4, lease => $5, holder => $6, version => $7)";

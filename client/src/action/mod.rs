@@ -15,12 +15,11 @@ mod record;
 
 use std::time::Duration;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::executor::{Args, call, column, only};
+use crate::executor::{Args, call, column, of_row, only, value};
 use crate::interval::Interval;
-use crate::{Error, Executor, Json, Machine, MachineRow};
+use crate::{Error, Executor, Json, Machine, MachineRow, Row};
 
 pub use claim::{ActionClaim, ActionOptions};
 pub use record::ActionRecord;
@@ -227,11 +226,7 @@ impl Action {
         exec: &E,
         error: Option<&str>,
     ) -> Result<Released, Error> {
-        let row = self.call(exec, RELEASE, (&error as _, Type::TEXT)).await?;
-        Ok(Released {
-            status: column(&row, "status")?,
-            version: column(&row, "version")?,
-        })
+        Released::of_row(&self.call(exec, RELEASE, (&error as _, Type::TEXT)).await?)
     }
 
     /// One call with the token: machine, id and token first, then the call's own argument.
@@ -271,7 +266,7 @@ impl MachineRow {
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate.
     pub async fn expire<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
-        column(&self.call(exec, EXPIRE, &[]).await?, 0)
+        value(&self.call(exec, EXPIRE, &[]).await?)
     }
 }
 
@@ -284,6 +279,8 @@ impl Machine {
     /// table.
     pub async fn adopt<E: Executor>(&self, exec: &E, max: i32) -> Result<i32, Error> {
         let own = [(&max as _, Type::INT4)];
-        column(&only(call(exec, ADOPT, &[self.as_str()], &own).await?)?, 0)
+        value(&only(call(exec, ADOPT, &[self.as_str()], &own).await?)?)
     }
 }
+
+of_row!(Released: status, version);

@@ -2,11 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio_postgres::Row;
-
 use crate::executor::column;
 use crate::interval::Interval;
-use crate::{Error, Executor, MachineRow};
+use crate::{Error, Executor, MachineRow, Row};
 
 const GET: &str = "SELECT * FROM once.action_get(machine => $1, id => $2)";
 

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tokio_postgres::types::{FromSql, Type, accepts};
+
+use crate::BoxError;
+
 /// An amount of money or points, exact to the last digit: the text of a `numeric`.
 ///
 /// ```
@@ -14,10 +18,6 @@ use std::str::FromStr;
 pub struct Amount(Box<str>);
 
 impl Amount {
-    pub(super) fn of_text(text: &str) -> Self {
-        Self(text.into())
-    }
-
     /// The digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -31,6 +31,14 @@ impl Amount {
     pub fn parse<T: FromStr>(&self) -> Result<T, T::Err> {
         self.0.parse()
     }
+}
+
+impl<'a> FromSql<'a> for Amount {
+    fn from_sql(of: &Type, raw: &'a [u8]) -> Result<Self, BoxError> {
+        <&str>::from_sql(of, raw).map(|digits| Self(digits.into()))
+    }
+
+    accepts!(TEXT);
 }
 
 impl fmt::Debug for Amount {

@@ -13,10 +13,9 @@ mod amount;
 mod pending;
 mod teardown;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::executor::column;
+use crate::executor::{column, of_row, value};
 use crate::{Error, Executor, Json, MachineRow};
 
 pub use amount::Amount;
@@ -179,18 +178,8 @@ impl Cancel {
         exec: &E,
         max_items: Option<i32>,
     ) -> Result<Refunded, Error> {
-        let row = self
-            .row
-            .call(exec, REFUND, &[(&max_items as _, Type::INT4)])
-            .await?;
-        Ok(Refunded {
-            items: column(&row, "items")?,
-            amount: amount(&row, "amount")?,
-            items_total: column(&row, "items_total")?,
-            amount_total: amount(&row, "amount_total")?,
-            remaining: column(&row, "remaining")?,
-            pass: column(&row, "pass")?,
-        })
+        let own = [(&max_items as _, Type::INT4)];
+        Refunded::of_row(&self.row.call(exec, REFUND, &own).await?)
     }
 
     /// Lists a page of the marked items by key; the caller deletes their artifacts. The next page
@@ -216,7 +205,7 @@ impl Cancel {
     /// `ON002` as [`Cancel::refund`]; `22023` for a pass that no refund returned.
     pub async fn confirm<E: Executor>(&self, exec: &E, pass: i64) -> Result<bool, Error> {
         let own = [(&pass as _, Type::INT8)];
-        column(&self.row.call(exec, CONFIRM, &own).await?, 0)
+        value(&self.row.call(exec, CONFIRM, &own).await?)
     }
 
     /// Makes the terminal move; `patch` sets other columns of the row. A transaction that wrote
@@ -241,20 +230,10 @@ impl Cancel {
             outcome,
             status: column(&row, "status")?,
             items_total: column(&row, "items_total")?,
-            amount_total: amount(&row, "amount_total")?,
+            amount_total: column(&row, "amount_total")?,
         })
     }
 }
 
-impl CleanupItem {
-    fn of_row(row: &Row) -> Result<Self, Error> {
-        Ok(Self {
-            item_id: column(row, "item_id")?,
-            item: column(row, "item")?,
-        })
-    }
-}
-
-fn amount(row: &Row, name: &str) -> Result<Amount, Error> {
-    Ok(Amount::of_text(column(row, name)?))
-}
+of_row!(CleanupItem: item_id, item);
+of_row!(Refunded: items, amount, items_total, amount_total, remaining, pass);

@@ -2,12 +2,11 @@
 
 use std::time::SystemTime;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::{Amount, amount};
-use crate::executor::column;
-use crate::{Error, Executor, Machine, MachineRow};
+use super::Amount;
+use crate::executor::{call, column};
+use crate::{Error, Executor, Machine, MachineRow, Row};
 
 const PENDING: &str = "SELECT id, status, requested_at, items_total, \
                        amount_total::text AS amount_total \
@@ -64,8 +63,7 @@ impl Machine {
         exec: &E,
         max: i32,
     ) -> Result<Vec<PendingCancel>, Error> {
-        let args = [(&self.as_str() as _, Type::TEXT), (&max as _, Type::INT4)];
-        let rows = exec.query(PENDING, &args).await?;
+        let rows = call(exec, PENDING, &[self.as_str()], &[(&max, Type::INT4)]).await?;
         rows.iter().map(|row| self.pending(row)).collect()
     }
 
@@ -83,8 +81,7 @@ impl Machine {
         exec: &E,
         id: Option<&str>,
     ) -> Result<Vec<RefundMismatch>, Error> {
-        let args = [(&self.as_str() as _, Type::TEXT), (&id as _, Type::TEXT)];
-        let rows = exec.query(AUDIT, &args).await?;
+        let rows = call(exec, AUDIT, &[self.as_str()], &[(&id, Type::TEXT)]).await?;
         rows.iter().map(|row| self.mismatch(row)).collect()
     }
 
@@ -94,16 +91,16 @@ impl Machine {
             status: column(row, "status")?,
             requested_at: column(row, "requested_at")?,
             items_total: column(row, "items_total")?,
-            amount_total: amount(row, "amount_total")?,
+            amount_total: column(row, "amount_total")?,
         })
     }
 
     fn mismatch(&self, row: &Row) -> Result<RefundMismatch, Error> {
         Ok(RefundMismatch {
             row: self.row(column::<&str>(row, "id")?),
-            marked_amount: amount(row, "marked_amount")?,
-            refunded_amount: amount(row, "refunded_amount")?,
-            difference: amount(row, "difference")?,
+            marked_amount: column(row, "marked_amount")?,
+            refunded_amount: column(row, "refunded_amount")?,
+            difference: column(row, "difference")?,
         })
     }
 }

@@ -6,14 +6,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::{Key, Lease, Response, column};
 use crate::executor::only;
 use crate::interval::Interval;
-use crate::{Error, Executor, Json};
+use crate::{Error, Executor, Json, Row};
 
 const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, request => $3, \
                      lease => $4, ttl => $5, holder => $6, fingerprint => $7)";

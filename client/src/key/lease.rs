@@ -6,13 +6,12 @@
 
 use std::time::Duration;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Key, Response, column};
-use crate::executor::{Args, only};
+use crate::executor::{Args, only, value};
 use crate::interval::Interval;
-use crate::{Error, Executor, Json};
+use crate::{Error, Executor, Json, Row};
 
 const ADVANCE: &str = "SELECT once.key_advance(scope => $1, key => $2, token => $3, \
                        recovery_point => $4, state => $5, lease => $6)";
@@ -301,6 +300,6 @@ impl Lease {
 }
 
 fn lease_left(row: &Row) -> Result<Duration, Error> {
-    let Interval(left) = column(row, 0)?;
+    let Interval(left) = value(row)?;
     Ok(left)
 }

@@ -20,11 +20,10 @@ mod step_event;
 use std::fmt;
 use std::sync::Arc;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::executor::{Args, call, column, only};
-use crate::{Error, Executor};
+use crate::executor::{Args, call, column, only, value};
+use crate::{Error, Executor, Row};
 
 pub use claim::{Claim, ClaimOptions};
 pub use lease::Lease;
@@ -86,7 +85,7 @@ impl Key {
     /// `22023` for a bad name.
     pub async fn derive<E: Executor>(&self, exec: &E, step: &str) -> Result<String, Error> {
         let own = [(&step as _, Type::TEXT)];
-        column(&only(self.rows(exec, DERIVE, &own).await?)?, 0)
+        value(&only(self.rows(exec, DERIVE, &own).await?)?)
     }
 
     /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is
@@ -95,7 +94,7 @@ impl Key {
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.
     pub async fn expire<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
-        column(&only(self.rows(exec, EXPIRE, &[]).await?)?, 0)
+        value(&only(self.rows(exec, EXPIRE, &[]).await?)?)
     }
 
     /// One call about this key: scope and key first, then the call's own arguments.
@@ -124,7 +123,7 @@ impl Key {
     /// # Errors
     /// `55006` while its lease lives.
     pub async fn forget<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
-        column(&only(self.rows(exec, FORGET, &[]).await?)?, 0)
+        value(&only(self.rows(exec, FORGET, &[]).await?)?)
     }
 }
 

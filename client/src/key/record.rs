@@ -2,12 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Key, Response, column};
 use crate::interval::Interval;
-use crate::{Error, Executor, Json};
+use crate::{Error, Executor, Json, Row};
 
 const GET: &str = "SELECT * FROM once.key_get(scope => $1, key => $2)";
 const RESOLVE: &str = "SELECT once.key_resolve(scope => $1, key => $2, attempt => $3, \

@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 use serde::de::Deserialize;
-use tokio_postgres::Row;
 
 use super::column;
-use crate::{Error, Json};
+use crate::{Error, Json, Row};
 
 /// An answer: the first run gives it, and every replay returns it.
 ///

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Claim, Key, Lease, column};
-use crate::executor::{call, only};
+use crate::executor::{call, only, value};
 use crate::interval::Interval;
 use crate::options::Options;
-use crate::{Error, Executor, Json};
+use crate::{Error, Executor, Json, Row};
 
 const SET: &str = "SELECT once.scope_set(scope => $1, options => $2)";
 const GET: &str = "SELECT once.scope_get(scope => $1)";
@@ -179,7 +178,7 @@ impl Scope {
     /// # Errors
     /// `22023` for a bad name.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
-        column(&only(call(exec, GET, &[self.as_str()], &[]).await?)?, 0)
+        value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
     /// Takes up to `max` abandoned keys: the intake of completers. A sweep must find an expired
@@ -213,17 +212,13 @@ impl Scope {
         holder: Option<&str>,
     ) -> Result<Vec<Abandoned>, Error> {
         let length = lease.map(Interval);
-        let args = [
-            (&self.as_str() as _, Type::TEXT),
+        let own = [
             (&max as _, Type::INT4),
             (&length as _, Type::INTERVAL),
             (&holder as _, Type::TEXT),
         ];
-        exec.query(TAKE_ABANDONED, &args)
-            .await?
-            .iter()
-            .map(|row| self.abandoned(row, lease))
-            .collect()
+        let rows = call(exec, TAKE_ABANDONED, &[self.as_str()], &own).await?;
+        rows.iter().map(|row| self.abandoned(row, lease)).collect()
     }
 
     fn abandoned(&self, row: &Row, length: Option<Duration>) -> Result<Abandoned, Error> {

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use tokio_postgres::types::Type;
 
 use super::{Lease, StepEvent, StepEvents, column};
+use crate::executor::{of_row, value};
 use crate::{Error, Executor, Json};
 
 const STEP: &str = "SELECT * FROM once.key_step(scope => $1, key => $2, token => $3, step => $4, \
@@ -195,11 +196,7 @@ impl Lease {
             (&on_complete as _, Type::JSON),
             (&on_abort as _, Type::JSON),
         ];
-        let row = self.call(exec, STEP_DONE, &own).await?;
-        Ok(StepEnd {
-            recorded: column(&row, "recorded")?,
-            result: column(&row, "result")?,
-        })
+        StepEnd::of_row(&self.call(exec, STEP_DONE, &own).await?)
     }
 
     /// Gives a step a new derived key, after the other side has cached a refusal under the old one.
@@ -228,6 +225,8 @@ impl Lease {
         from_version: i32,
     ) -> Result<i32, Error> {
         let own = [(&step as _, Type::TEXT), (&from_version as _, Type::INT4)];
-        column(&self.call(exec, ROTATE, &own).await?, 0)
+        value(&self.call(exec, ROTATE, &own).await?)
     }
 }
+
+of_row!(StepEnd: recorded, result);

@@ -3,7 +3,7 @@
 use tokio_postgres::types::Type;
 
 use super::Machine;
-use crate::executor::{call, column, of_row, only};
+use crate::executor::{call, of_row, only, value};
 use crate::{Error, Executor, Json};
 
 const DEFINE: &str = "SELECT once.machine_define(definition => $1)";
@@ -52,7 +52,7 @@ impl Machine {
     /// `55006` if a live lease uses a status that the new definition removes.
     pub async fn define<E: Executor>(exec: &E, definition: &Json) -> Result<Json, Error> {
         let args = [(definition as _, Type::JSON)];
-        column(&only(exec.query(DEFINE, &args).await?)?, 0)
+        value(&only(exec.query(DEFINE, &args).await?)?)
     }
 
     /// The definition as it is stored.
@@ -60,7 +60,7 @@ impl Machine {
     /// # Errors
     /// `42704` if there is no such machine; `42501` if it has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
-        column(&only(call(exec, GET, &[self.as_str()], &[]).await?)?, 0)
+        value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
     /// Drops the machine and its guard. The records of refunds stay.

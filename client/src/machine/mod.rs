@@ -15,10 +15,8 @@ mod transition;
 use std::fmt;
 use std::sync::Arc;
 
-use tokio_postgres::Row;
-
 use crate::executor::{Args, call, only};
-use crate::{Error, Executor};
+use crate::{Error, Executor, Row};
 
 pub use define::Finding;
 pub use history::RecordedMove;

@@ -5,12 +5,11 @@
 
 use std::fmt::Display;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::{Machine, MachineRow};
 use crate::executor::column;
-use crate::{Error, Executor, Json};
+use crate::{Error, Executor, Json, Row};
 
 const TRANSITION: &str = "SELECT * FROM once.transition(machine => $1, id => $2, to_status => $3, \
                           from_status => $4, patch => $5, requester => $6, version => $7)";

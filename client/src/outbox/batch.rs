@@ -5,13 +5,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::Subscriber;
-use crate::executor::{Args, column, of_row, only};
+use crate::executor::{Args, column, of_row, only, value};
 use crate::interval::Interval;
-use crate::{Error, Executor, Json};
+use crate::{Error, Executor, Json, Row};
 
 const TAKE: &str = "SELECT * FROM once.outbox_take(topic => $1, subscriber => $2, max => $3, \
                     lease => $4)";
@@ -200,7 +199,7 @@ impl Batch {
         event_ids: Option<&[i64]>,
     ) -> Result<i32, Error> {
         let own = [(&event_ids as _, Type::INT8_ARRAY)];
-        column(&only(self.call(exec, ACK, &own).await?)?, 0)
+        value(&only(self.call(exec, ACK, &own).await?)?)
     }
 
     /// Marks these events as failed; `None`: all that the batch still holds, but only the first of
@@ -259,7 +258,7 @@ impl Batch {
     ) -> Result<Duration, Error> {
         let lease = lease.or(self.length).map(Interval);
         let own = [(&lease as _, Type::INTERVAL)];
-        let Interval(left) = column(&only(self.call(exec, EXTEND, &own).await?)?, 0)?;
+        let Interval(left) = value(&only(self.call(exec, EXTEND, &own).await?)?)?;
         Ok(left)
     }
 

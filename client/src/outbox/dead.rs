@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use tokio_postgres::types::Type;
 
 use super::Subscriber;
-use crate::executor::{column, of_row, only};
+use crate::executor::{of_row, only, value};
 use crate::{Error, Executor, Json};
 
 const DELIVERIES: &str = "SELECT * FROM once.outbox_deliveries(topic => $1, subscriber => $2, \
@@ -106,7 +106,7 @@ impl Subscriber {
         event_ids: Option<&[i64]>,
     ) -> Result<i32, Error> {
         let own = [(&max as _, Type::INT4), (&event_ids as _, Type::INT8_ARRAY)];
-        column(&only(self.rows(exec, REDRIVE, &own).await?)?, 0)
+        value(&only(self.rows(exec, REDRIVE, &own).await?)?)
     }
 
     /// Deletes these dead letters for good, with the record of their attempts; returns how many. Skips
@@ -116,7 +116,7 @@ impl Subscriber {
     /// As [`Subscriber::dead`].
     pub async fn discard<E: Executor>(&self, exec: &E, event_ids: &[i64]) -> Result<i32, Error> {
         let own = [(&event_ids as _, Type::INT8_ARRAY)];
-        column(&only(self.rows(exec, DISCARD, &own).await?)?, 0)
+        value(&only(self.rows(exec, DISCARD, &own).await?)?)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 
 use super::Topic;
-use crate::executor::{column, only};
+use crate::executor::{of_row, only};
 use crate::interval::Interval;
 use crate::{Error, Executor, Json};
 
@@ -106,10 +106,8 @@ impl Topic {
             (&options.headers as _, Type::JSON),
             (&delay as _, Type::INTERVAL),
         ];
-        let row = only(exec.query(EMIT, &args).await?)?;
-        Ok(Emitted {
-            event_id: column(&row, "event_id")?,
-            emitted: column(&row, "emitted")?,
-        })
+        Emitted::of_row(&only(exec.query(EMIT, &args).await?)?)
     }
 }
+
+of_row!(Emitted: event_id, emitted);

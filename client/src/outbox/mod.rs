@@ -19,10 +19,8 @@ mod pending;
 use std::fmt;
 use std::sync::Arc;
 
-use tokio_postgres::Row;
-
 use crate::executor::{Args, call};
-use crate::{Error, Executor};
+use crate::{Error, Executor, Row};
 pub use batch::{Batch, Event, NackOptions, Nacked};
 pub use dead::{DeadLetter, FailedDelivery};
 pub use emit::{EmitOptions, Emitted};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 
 use super::{Subscriber, Topic};
-use crate::executor::{column, only};
+use crate::executor::{call, only, value};
 use crate::interval::Interval;
 use crate::options::Options;
 use crate::{Error, Executor, Json};
@@ -141,11 +141,10 @@ impl Topic {
     /// lanes while events are pending; `42501` if it has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
-        let args = [
-            (&self.as_str() as _, Type::TEXT),
-            (&options as _, Type::JSON),
-        ];
-        exec.query(TOPIC_SET, &args).await.map(drop)
+        let own = [(&options as _, Type::JSON)];
+        call(exec, TOPIC_SET, &[self.as_str()], &own)
+            .await
+            .map(drop)
     }
 
     /// The options in force, defaults included, and the names of the subscribers.
@@ -153,8 +152,7 @@ impl Topic {
     /// # Errors
     /// `42704` if there is no such topic; `42501` if it has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
-        let args = [(&self.as_str() as _, Type::TEXT)];
-        column(&only(exec.query(TOPIC_GET, &args).await?)?, 0)
+        value(&only(call(exec, TOPIC_GET, &[self.as_str()], &[]).await?)?)
     }
 
     /// Removes the topic.
@@ -162,8 +160,9 @@ impl Topic {
     /// # Errors
     /// `55006` while it has subscribers: drop them first; otherwise as [`Topic::get`].
     pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
-        let args = [(&self.as_str() as _, Type::TEXT)];
-        exec.query(TOPIC_DROP, &args).await.map(drop)
+        call(exec, TOPIC_DROP, &[self.as_str()], &[])
+            .await
+            .map(drop)
     }
 }
 
@@ -188,7 +187,7 @@ impl Subscriber {
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if it has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
-        column(&only(self.rows(exec, SUBSCRIBER_GET, &[]).await?)?, 0)
+        value(&only(self.rows(exec, SUBSCRIBER_GET, &[]).await?)?)
     }
 
     /// Removes the subscriber and discards its backlog, its retries and its dead letters.
@@ -207,7 +206,7 @@ impl Subscriber {
     ) -> Result<Duration, Error> {
         let asked = asked.map(Interval);
         let own = [(&asked as _, Type::INTERVAL)];
-        let micros: i64 = column(&only(self.rows(exec, GRANTED_LEASE, &own).await?)?, 0)?;
+        let micros: i64 = value(&only(self.rows(exec, GRANTED_LEASE, &own).await?)?)?;
         Ok(Duration::from_micros(micros.unsigned_abs()))
     }
 }

@@ -15,7 +15,6 @@ use axum::middleware::map_request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use deadpool_postgres::Pool;
 use http_body_util::{BodyExt, Full};
 use pg_once::axum::{Idempotency, IdempotencyKey};
 use pg_once::http::{Answer, IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, PREFER, RETRY_AFTER, User};
@@ -26,7 +25,7 @@ use tokio_postgres::types::Type;
 use tower::{Layer, ServiceExt};
 
 use crate::proxy::Proxy;
-use crate::support::{pool, pool_to, until};
+use crate::support::{Pool, pool, pool_to, until};
 
 const USER: &str = "X-Forwarded-User";
 const LONG: Duration = Duration::from_secs(60);

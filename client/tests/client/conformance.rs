@@ -4,13 +4,18 @@ mod calls;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use pg_once::Error;
+use pg_once::{Args, Error, Executor, Sqlx};
 use serde::Deserialize;
 use serde_json::Value;
+use sqlx::postgres::PgConnection;
+use sqlx::{Column, ConnectOptions};
+use tokio::sync::Mutex;
 use tokio_postgres::{Client, SimpleQueryMessage};
 use uuid::Uuid;
 
-use crate::support::{a_year_later, connect, connect_to, directly};
+use crate::support::{
+    a_year_later, config, connect, connect_to, directly, over_sqlx, sqlx_options,
+};
 use calls::{Handle, With};
 
 const TABLE: &str = include_str!(concat!(
@@ -102,7 +107,7 @@ struct Sent {
 /// One case: the answers that have a name, and each session's last transaction.
 struct Run<'t> {
     id: String,
-    sessions: &'t HashMap<&'static str, Client>,
+    sessions: &'t HashMap<&'static str, Session>,
     sql: &'t HashMap<String, String>,
     answers: HashMap<String, Said>,
     sent: HashMap<String, Vec<Sent>>,
@@ -167,53 +172,53 @@ impl Run<'_> {
     }
 
     async fn send(&mut self, by: &str, sent: Sent) -> Result<Said, Error> {
-        let client = &self.sessions[by];
+        let session = &self.sessions[by];
         match sent.call.as_str() {
             "begin" => {
                 self.sent.insert(by.to_owned(), Vec::new());
                 self.open.insert(by.to_owned());
-                statement(client, "BEGIN").await
+                statement(session, "BEGIN").await
             }
             end @ ("commit" | "rollback") => {
                 self.open.remove(by);
-                statement(client, end).await
+                statement(session, end).await
             }
-            "again" => self.again(client, &self.sent[by]).await,
+            "again" => self.again(session, &self.sent[by]).await,
             _ => {
                 if self.open.contains(by) {
                     let sent = sent.clone();
                     self.sent.entry(by.to_owned()).or_default().push(sent);
                 }
-                self.work(client, &sent).await
+                self.work(session, &sent).await
             }
         }
     }
 
-    async fn again(&self, client: &Client, calls: &[Sent]) -> Result<Said, Error> {
-        let mut said = statement(client, "BEGIN").await?;
+    async fn again(&self, session: &Session, calls: &[Sent]) -> Result<Said, Error> {
+        let mut said = statement(session, "BEGIN").await?;
         for call in calls {
-            match self.work(client, call).await {
+            match self.work(session, call).await {
                 Ok(answer) => said = answer,
                 Err(error) => {
-                    statement(client, "ROLLBACK").await?;
+                    statement(session, "ROLLBACK").await?;
                     return Err(error);
                 }
             }
         }
-        statement(client, "COMMIT").await?;
+        statement(session, "COMMIT").await?;
         Ok(said)
     }
 
-    async fn work(&self, client: &Client, sent: &Sent) -> Result<Said, Error> {
+    async fn work(&self, session: &Session, sent: &Sent) -> Result<Said, Error> {
         let Sent { call, of, with } = sent;
         if let Some(sql) = self.sql.get(call) {
-            return statement(client, &self.filled(sql)).await;
+            return statement(session, &self.filled(sql)).await;
         }
         if call == "sql" {
-            return statement(client, with.text("text")).await;
+            return statement(session, with.text("text")).await;
         }
         let of = of.as_ref().map(|name| &self.answers[name].handle);
-        calls::make(client, call, of, with).await
+        calls::make(session, call, of, with).await
     }
 
     fn compare(&self, rows: &[Row], gives: &Value) {
@@ -235,27 +240,76 @@ impl Run<'_> {
 }
 
 /// A statement of a text, that may give rows.
-async fn statement(client: &Client, sql: &str) -> Result<Said, Error> {
-    let mut rows = Vec::new();
-    for message in client.simple_query(sql).await? {
-        if let SimpleQueryMessage::Row(row) = message {
-            let names = row.columns().iter().map(|column| column.name().to_owned());
-            let values = (0..row.len()).map(|place| row.get(place).map(str::to_owned));
-            rows.push(names.zip(values).collect());
-        }
-    }
+async fn statement(session: &Session, sql: &str) -> Result<Said, Error> {
+    let rows = session.rows(sql).await?;
     let handle = Handle::None;
     Ok(Said { handle, rows })
 }
 
-async fn sessions() -> HashMap<&'static str, Client> {
+/// A session of either driver.
+pub enum Session {
+    TokioPostgres(Client),
+    Sqlx(Mutex<PgConnection>),
+}
+
+impl Session {
+    async fn open() -> Self {
+        match over_sqlx() {
+            true => Self::Sqlx(Mutex::new(sqlx_options(&config()).connect().await.unwrap())),
+            false => Self::TokioPostgres(connect().await),
+        }
+    }
+
+    async fn rows(&self, sql: &str) -> Result<Vec<Row>, Error> {
+        let mut rows = Vec::new();
+        match self {
+            Self::TokioPostgres(client) => {
+                for message in client.simple_query(sql).await? {
+                    if let SimpleQueryMessage::Row(row) = message {
+                        let names = row.columns().iter().map(|column| column.name().to_owned());
+                        let values = (0..row.len()).map(|place| row.get(place).map(str::to_owned));
+                        rows.push(names.zip(values).collect());
+                    }
+                }
+            }
+            Self::Sqlx(connection) => {
+                use sqlx::Row as _;
+                let mut connection = connection.lock().await;
+                for row in sqlx::raw_sql(sql).fetch_all(&mut *connection).await? {
+                    let value = |column: usize| {
+                        let value = row.try_get_raw(column).unwrap();
+                        value.as_str().ok().map(str::to_owned)
+                    };
+                    let columns = row.columns().iter();
+                    let columns = columns.map(|c| (c.name().to_owned(), value(c.ordinal())));
+                    rows.push(columns.collect());
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
+impl Executor for Session {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<pg_once::Row>, Error> {
+        match self {
+            Self::TokioPostgres(client) => Executor::query(client, sql, args).await,
+            Self::Sqlx(connection) => {
+                let mut connection = connection.lock().await;
+                Sqlx::on(&mut connection).query(sql, args).await
+            }
+        }
+    }
+}
+
+async fn sessions() -> HashMap<&'static str, Session> {
     let operator = connect_to(directly("it makes tables")).await;
     operator.batch_execute(TABLES).await.unwrap();
     HashMap::from([
-        ("a", connect().await),
-        ("b", connect().await),
-        ("operator", operator),
-        ("later", a_year_later().await),
+        ("a", Session::open().await),
+        ("b", Session::open().await),
+        ("operator", Session::TokioPostgres(operator)),
+        ("later", Session::TokioPostgres(a_year_later().await)),
     ])
 }
 

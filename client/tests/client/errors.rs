@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use pg_once::{ClaimOptions, Error, Kind, Response, Verdict};
+use pg_once::{ClaimOptions, Error, Kind, Response, Sqlx, Verdict};
 
 use crate::support::{
-    backend_pid, claimed, connect, connect_to, directly, fresh_key, pool, take_over, terminate,
+    backend_pid, claimed, connect, connect_to, directly, fresh_key, pool, sqlx_pool_to, take_over,
+    terminate,
 };
 
 fn refused<T>(result: Result<T, Error>) -> (String, Kind, bool) {
@@ -116,4 +117,15 @@ async fn a_terminated_backend_is_worth_a_retry() {
         (error.kind(), error.is_retryable()),
         (Kind::Unavailable, true)
     );
+
+    let pool = sqlx_pool_to(&directly("a pooler would take another backend"));
+    let mut victim = pool.acquire().await.unwrap();
+    let pid = sqlx::query_scalar("SELECT pg_backend_pid()");
+    terminate(pid.fetch_one(&mut *victim).await.unwrap()).await;
+    for _ in 0..2 {
+        let exec = Sqlx::on(&mut victim);
+        let error = fresh_key().claim(&exec, &ClaimOptions::new()).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use pg_once::{
-    ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow, Response, Transition,
-    Transitioned,
+    ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow, Response, Sqlx,
+    Transition, Transitioned,
 };
+use sqlx::{Connection, Executor as _};
 
 use crate::support::{
-    Jobs, backend_pid, claimed, connect, connect_to, directly, fresh_key, pool, through_pooler,
-    worker,
+    Jobs, backend_pid, claimed, connect, connect_to, directly, fresh_key, pool, sqlx_pool_to,
+    through_pooler, worker,
 };
 
 /// A key from its claim to its replay, on one executor.
@@ -100,6 +101,90 @@ async fn on_a_pool_a_connection_and_a_transaction_of_either_driver() {
     let transaction = client.transaction().await.unwrap();
     whole_life(&transaction).await;
     transaction.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn on_a_pool_a_connection_and_a_transaction_of_sqlx() {
+    let jobs = Jobs::new().await;
+    let mut names = 'a'..='z';
+    let mut another = async || {
+        let name = names.next().unwrap().to_string();
+        jobs.machine.row(jobs.another(&name).await)
+    };
+    let mut config = directly("sqlx names its statements");
+    let pool = sqlx_pool_to(config.user(jobs.machine.as_str()));
+    whole_life(&pool).await;
+    whole_job(&pool, another().await).await;
+    whole_teardown(&pool, another().await).await;
+
+    let mut connection = pool.acquire().await.unwrap();
+    whole_life(&Sqlx::on(&mut connection)).await;
+    whole_job(&Sqlx::on(&mut connection), another().await).await;
+    let (job, torn_down) = (another().await, another().await);
+    let mut transaction = pool.begin().await.unwrap();
+    whole_life(&Sqlx::on(&mut transaction)).await;
+    whole_job(&Sqlx::on(&mut transaction), job).await;
+    whole_teardown(&Sqlx::on(&mut transaction), torn_down).await;
+    transaction.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_commits_with_the_writes_of_a_transaction_of_sqlx_or_with_none_of_them() {
+    let (key, pool) = (
+        fresh_key(),
+        sqlx_pool_to(&directly("sqlx names its statements")),
+    );
+    let table = format!("\"sqlx {}\"", uuid::Uuid::new_v4());
+    let create = format!("CREATE TABLE {table} (id int)");
+    pool.execute(create.as_str()).await.unwrap();
+    let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await.unwrap() else {
+        panic!("a fresh key is claimed")
+    };
+    for commits in [false, true] {
+        let mut transaction = pool.begin().await.unwrap();
+        let insert = format!("INSERT INTO {table} VALUES ($1)");
+        let insert = sqlx::query(&insert).bind(i32::from(commits));
+        insert.execute(&mut *transaction).await.unwrap();
+        let answer = Response::new(201);
+        lease
+            .complete(&Sqlx::on(&mut transaction), &answer)
+            .await
+            .unwrap();
+        match commits {
+            true => transaction.commit().await.unwrap(),
+            false => transaction.rollback().await.unwrap(),
+        }
+        let claim = key.claim(&pool, &ClaimOptions::new()).await.unwrap();
+        assert_eq!(claim == Claim::Replayed(answer), commits, "{claim:?}");
+    }
+    let written = format!("SELECT array_agg(id) FROM {table}");
+    let written: Vec<i32> = sqlx::query_scalar(&written).fetch_one(&pool).await.unwrap();
+    assert_eq!(written, [1]);
+    pool.execute(format!("DROP TABLE {table}").as_str())
+        .await
+        .unwrap();
+}
+
+/// An update of the extension may give a function other columns.
+#[tokio::test]
+async fn a_statement_that_sqlx_has_kept_is_prepared_again_when_it_is_stale() {
+    const ASK: &str = "SELECT * FROM pg_temp.f()";
+    let pool = sqlx_pool_to(&directly("sqlx names its statements"));
+    let mut connection = pool.acquire().await.unwrap();
+    for (columns, in_a_transaction) in [("a int", false), ("b int", false), ("c int", true)] {
+        let replace = format!(
+            "DROP FUNCTION IF EXISTS pg_temp.f; CREATE FUNCTION pg_temp.f() \
+             RETURNS TABLE ({columns}, d int) LANGUAGE plpgsql AS 'BEGIN END'"
+        );
+        connection.execute(replace.as_str()).await.unwrap();
+        if in_a_transaction {
+            let mut transaction = connection.begin().await.unwrap();
+            let answer = Sqlx::on(&mut transaction).query(ASK, &[]).await;
+            assert_eq!(answer.unwrap_err().code(), Some("0A000"));
+            transaction.rollback().await.unwrap();
+        }
+        Sqlx::on(&mut connection).query(ASK, &[]).await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -1,12 +1,19 @@
 //! The database is away: closed by default, open by choice.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use pg_once::{Failure, Kind, Outcome, Response, Scope};
+use pg_once::{Backoff, Failure, Kind, Outcome, Response, Scope};
 use tokio::net::TcpListener;
 use tokio_postgres::Config;
 
 use crate::support::{QUICK, fresh_key, pool, pool_to};
+
+/// sqlx waits for a server that refuses connections.
+const HASTY: Backoff = Backoff {
+    call_timeout: Duration::from_secs(1),
+    ..QUICK
+};
 
 /// An address where nobody listens: one that was free a moment ago.
 async fn nobody_there() -> Config {
@@ -24,7 +31,7 @@ async fn without_a_database_a_request_fails_closed() {
     let pool = pool_to(nobody_there().await);
     let run = fresh_key()
         .run(&pool)
-        .backoff(QUICK)
+        .backoff(HASTY)
         .run(|_| async { panic!("not to run") });
     let error = run.await.unwrap_err();
     assert_eq!(
@@ -38,7 +45,7 @@ async fn without_a_database_a_request_fails_open_where_that_was_chosen_and_each_
     let pool = pool_to(nobody_there().await);
     let told = AtomicU32::new(0);
     let runner = || {
-        fresh_key().run(&pool).backoff(QUICK).fail_open(|error| {
+        fresh_key().run(&pool).backoff(HASTY).fail_open(|error| {
             assert_eq!(error.kind(), Kind::Unavailable);
             told.fetch_add(1, Ordering::SeqCst);
         })

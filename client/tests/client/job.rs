@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use deadpool_postgres::{Pool, Transaction};
+use deadpool_postgres::Transaction;
 use pg_once::{
     Action, ActionClaim, BoxError, CleanupItem, Error, Job, JobFailure, JobOutcome, JobRunner,
     Json, MachineRow,
@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 use tokio_util::sync::CancellationToken;
 
 use crate::proxy::Proxy;
-use crate::support::{Jobs, QUICK, config, terminate, worker};
+use crate::support::{Jobs, Pool, QUICK, config, terminate, worker};
 
 /// What happens in the middle of the second item's work.
 enum Trouble<'t> {

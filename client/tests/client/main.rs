@@ -2,6 +2,8 @@
 //! in transaction mode, `PG_ONCE_DIRECT_URL` names the same database for what needs a session of its own
 //! (`support::directly`).
 //!
+//! With `PG_ONCE_DRIVER=sqlx` the calls of the extension go over sqlx's pool (`support::Pool`).
+//!
 //! Trouble is made by what really causes it (a backend that is terminated, a connection cut between
 //! the commit and its answer, a server that stops answering), and time passes for a lease by a
 //! session whose clock is ahead, not by sleeping.

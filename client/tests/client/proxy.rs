@@ -17,6 +17,9 @@ use crate::support::config;
 /// `Z`, length 5, and a letter for the transaction: the server has done what it was asked.
 const READY: &[u8] = b"Z\0\0\0\x05";
 
+/// The order to run what was bound, without a limit.
+const EXECUTE: &str = "E\0\0\0\x09\0\0\0\0\0";
+
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
@@ -191,6 +194,11 @@ impl Trouble {
             .filter(|cut| cut.text.is_empty() || has(cut.text))?;
         // Query, Parse, Bind or Close; a heartbeat comes when it likes.
         if !b"QPBC".contains(&request[0]) || cut.text.is_empty() && has("_extend(") {
+            return None;
+        }
+        if cut.nth == 1 && request[0] == b'P' && !has(EXECUTE) {
+            // sqlx prepares a statement in a request before the one that runs it.
+            cut.text = EXECUTE;
             return None;
         }
         cut.nth -= 1;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::proxy::Proxy;
 use crate::support::{
-    OnDrop, QUICK, claimed, config, directly, fresh_key, pool, pool_to, take_over,
+    OnDrop, Pool, QUICK, claimed, config, directly, fresh_key, pool, pool_to, take_over,
 };
 
 #[tokio::test]
@@ -368,7 +368,7 @@ async fn ten_runs_of_one_key_at_once_do_the_work_once_at_every_isolation_level()
     }
 }
 
-async fn ten_runs_at_once(pool: deadpool_postgres::Pool) {
+async fn ten_runs_at_once(pool: Pool) {
     let (key, runs) = (fresh_key(), Arc::new(AtomicU32::new(0)));
     let all: Vec<_> = (0..10)
         .map(|_| {

@@ -3,10 +3,10 @@
 use pg_once::http::Answer;
 use pg_once::{Claim, ClaimOptions, Error, Kind, Response, Scope, Shards};
 
-use crate::support::{code, config, connect_to, directly, pool_to};
+use crate::support::{Pool, code, config, connect_to, directly, pool_to};
 
 /// Two databases with the extension, and a pool for each.
-async fn two_databases() -> Vec<(String, deadpool_postgres::Pool)> {
+async fn two_databases() -> Vec<(String, Pool)> {
     let admin = connect_to(directly("it makes databases")).await;
     let mut made = vec![];
     for number in 0..2 {
@@ -22,7 +22,7 @@ async fn two_databases() -> Vec<(String, deadpool_postgres::Pool)> {
     made
 }
 
-async fn drop_databases(made: Vec<(String, deadpool_postgres::Pool)>) {
+async fn drop_databases(made: Vec<(String, Pool)>) {
     let admin = connect_to(directly("it drops databases")).await;
     for (name, pool) in made {
         pool.close();
@@ -72,7 +72,7 @@ async fn a_key_runs_in_the_shard_of_its_tenant_and_is_refused_in_any_other() {
 
 #[test]
 fn there_is_one_shard_at_least() {
-    let none = Shards::new(Vec::<deadpool_postgres::Pool>::new());
+    let none = Shards::new(Vec::<Pool>::new());
     let error = none.unwrap_err();
     assert!(matches!(error, Error::Argument(_)), "{error}");
     assert_eq!(error.kind(), Kind::InvalidArgument);

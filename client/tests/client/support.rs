@@ -1,17 +1,20 @@
 //! Owns what the tests share: the way to the server, keys that nobody used, a batch of jobs with its
 //! machine, a handler that stalls, and somebody else.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::{Manager, Pool};
+use deadpool_postgres::Manager;
 use pg_once::{
-    Abandoned, Action, ActionClaim, ActionOptions, Backoff, Batch, Claim, ClaimOptions, Complete,
-    Completion, Deliver, Done, Error, Event, Failure, Key, Lease, Machine, MachineRow, Scope,
-    Subscriber, Topic, TopicOptions, Undelivered,
+    Abandoned, Action, ActionClaim, ActionOptions, Args, Autocommit, Backoff, Batch, Claim,
+    ClaimOptions, Complete, Completion, Deliver, Done, Error, Event, Executor, Failure, Key, Lease,
+    Machine, MachineRow, Row, Scope, Subscriber, Topic, TopicOptions, Undelivered,
 };
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::sync::Notify;
+use tokio_postgres::config::Host;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls};
 
@@ -52,7 +55,71 @@ pub fn pool() -> Pool {
 }
 
 pub fn pool_to(config: Config) -> Pool {
-    Pool::builder(Manager::new(config, NoTls)).build().unwrap()
+    let sqlx = over_sqlx().then(|| sqlx_pool_to(&config));
+    let own = deadpool_postgres::Pool::builder(Manager::new(config, NoTls));
+    let own = own.build().unwrap();
+    Pool { own, sqlx }
+}
+
+/// The extension's calls go over the driver that `PG_ONCE_DRIVER` names, a test's own statements and
+/// transactions over tokio-postgres.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    own: deadpool_postgres::Pool,
+    sqlx: Option<PgPool>,
+}
+
+impl Deref for Pool {
+    type Target = deadpool_postgres::Pool;
+
+    fn deref(&self) -> &Self::Target {
+        &self.own
+    }
+}
+
+impl Executor for Pool {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        match &self.sqlx {
+            Some(pool) => pool.query(sql, args).await,
+            None => self.own.query(sql, args).await,
+        }
+    }
+}
+
+impl Autocommit for Pool {}
+
+pub fn over_sqlx() -> bool {
+    std::env::var("PG_ONCE_DRIVER").is_ok_and(|driver| driver == "sqlx")
+}
+
+pub fn sqlx_pool_to(config: &Config) -> PgPool {
+    let patience = Duration::from_secs(5);
+    let options = PgPoolOptions::new().acquire_timeout(patience);
+    options.connect_lazy_with(sqlx_options(config))
+}
+
+/// The same in the words of sqlx.
+pub fn sqlx_options(config: &Config) -> PgConnectOptions {
+    let mut options = PgConnectOptions::new_without_pgpass();
+    options = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => options.host(host),
+        Some(Host::Unix(directory)) => options.socket(directory),
+        None => options,
+    };
+    if let Some(port) = config.get_ports().first() {
+        options = options.port(*port);
+    }
+    let user = config.get_user().unwrap_or("postgres");
+    let options = options
+        .username(user)
+        .database(config.get_dbname().unwrap_or(user));
+    let options =
+        options.password(std::str::from_utf8(config.get_password().unwrap_or_default()).unwrap());
+    let options = options.application_name(config.get_application_name().unwrap_or_default());
+    match config.get_options() {
+        Some(level) => options.options([level.trim_start_matches("-c ").split_once('=').unwrap()]),
+        None => options,
+    }
 }
 
 pub async fn connect() -> tokio_postgres::Client {
@@ -118,8 +185,11 @@ pub struct Jobs {
 
 impl Jobs {
     pub async fn new() -> Self {
-        let (pool, machine, id) = make_machine(config()).await.unwrap();
-        let job = machine.row(id);
+        let (_, machine, id) = make_machine(config()).await.unwrap();
+        let (pool, job) = (
+            pool_to(config().user(machine.as_str()).clone()),
+            machine.row(id),
+        );
         Self {
             pool,
             machine,

@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, Pool};
-use pg_once::{Args, Autocommit, Backoff, Error, Executor, Failure, Kind, Outcome, Response};
-use tokio_postgres::{NoTls, Row};
+use deadpool_postgres::Manager;
+use pg_once::{Args, Autocommit, Backoff, Error, Executor, Failure, Kind, Outcome, Response, Row};
+use sqlx::postgres::PgPoolOptions;
+use tokio_postgres::NoTls;
 
 use crate::proxy::Proxy;
-use crate::support::{Jobs, QUICK, fresh_key, pool};
+use crate::support::{Jobs, Pool, QUICK, fresh_key, pool, sqlx_options};
 
 /// The database gives a call up: its `statement_timeout` is over.
 const GIVES_UP: [&str; 2] = [
@@ -170,7 +171,10 @@ async fn an_end_that_the_server_gives_up_is_told_again() {
 async fn a_server_that_is_gone_without_a_word_costs_a_timeout_for_each_connection_and_no_more() {
     let proxy = Proxy::start().await;
     let manager = Manager::new(proxy.config(), NoTls);
-    let pool = Pool::builder(manager).max_size(3).build().unwrap();
+    let pool = deadpool_postgres::Pool::builder(manager)
+        .max_size(3)
+        .build()
+        .unwrap();
     let open = tokio::try_join!(pool.get(), pool.get(), pool.get()).unwrap();
     drop(open);
     assert_eq!(pool.status().available, 3);
@@ -184,4 +188,21 @@ async fn a_server_that_is_gone_without_a_word_costs_a_timeout_for_each_connectio
     let outcome = run.run(|_| async { Ok(Response::new(200).into()) }).await;
     assert!(matches!(outcome, Ok(Outcome::Ran(_))), "{outcome:?}");
     assert_eq!(pool.status().size, 1, "those that led nowhere are closed");
+}
+
+#[tokio::test]
+async fn the_pool_of_sqlx_closes_a_connection_to_a_server_that_is_gone_without_a_word() {
+    let proxy = Proxy::start().await;
+    let options = PgPoolOptions::new().max_connections(1);
+    let options = options.test_before_acquire(false);
+    let pool = options.connect_with(sqlx_options(&proxy.config()));
+    let pool = pool.await.unwrap();
+    proxy.fall_silent_on_open_connections();
+    let patient = Backoff {
+        call_timeout: Duration::from_millis(1200),
+        ..QUICK
+    };
+    let run = fresh_key().run(&pool).backoff(patient);
+    let outcome = run.run(|_| async { Ok(Response::new(200).into()) }).await;
+    assert!(matches!(outcome, Ok(Outcome::Ran(_))), "{outcome:?}");
 }

@@ -5,18 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pg_once::http::{Answer, IDEMPOTENT_REPLAYED, RETRY_AFTER};
-use pg_once::{Args, Autocommit, Error, Executor, Key, Kind, Outcome, Response};
+use pg_once::{Args, Autocommit, Error, Executor, Key, Kind, Outcome, Response, Row};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio_postgres::Row;
 
-use crate::support::{QUICK, claimed, fresh_key, pool, until};
+use crate::support::{Pool, QUICK, claimed, fresh_key, pool, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// A database that is away from the second call on.
 struct AwaySoon {
-    pool: deadpool_postgres::Pool,
+    pool: Pool,
     calls: AtomicU32,
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use pg_once::{Error, Executor};
+use pg_once::Error;
 
 const SWEEP: &str = "select task, failed from once.sweep()";
 
 /// One pass.
 pub async fn sweep(pool: &Pool) -> Result<(), Error> {
-    for row in pool.query(SWEEP, &[]).await? {
+    for row in pool.get().await?.query(SWEEP, &[]).await? {
         if row.get::<_, i64>("failed") > 0 {
             let task: &str = row.get("task");
             return Err(Error::Answer(format!("the sweep {task} has failed")));

@@ -10,9 +10,8 @@ use pg_once::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio_postgres::Client;
 
-use super::{Said, fields, nothing, row, rows, told};
+use super::{Said, Session, fields, nothing, row, rows, told};
 
 /// What a call is made with, out of an earlier answer.
 pub enum Handle {
@@ -77,36 +76,36 @@ impl With {
 
 /// One call of the table.
 pub async fn make(
-    client: &Client,
+    session: &Session,
     call: &str,
     of: Option<&Handle>,
     with: &With,
 ) -> Result<Said, Error> {
     match (call, of) {
-        ("key.claim", None) => claim_key(client, with).await,
-        ("action.claim", None) => claim_action(client, with).await,
-        ("outbox.emit", None) => emit(client, with).await,
-        ("outbox.take", None) => take(client, with).await,
-        ("outbox.dead", None) => dead(client, with).await,
+        ("key.claim", None) => claim_key(session, with).await,
+        ("action.claim", None) => claim_action(session, with).await,
+        ("outbox.emit", None) => emit(session, with).await,
+        ("outbox.take", None) => take(session, with).await,
+        ("outbox.dead", None) => dead(session, with).await,
         ("outbox.redrive", None) => {
-            let redriven = with.subscriber().redrive(client, 100, None).await?;
+            let redriven = with.subscriber().redrive(session, 100, None).await?;
             Ok(row([("redriven", told(redriven))]))
         }
-        ("inbox.accept", None) => accept(client, with).await,
+        ("inbox.accept", None) => accept(session, with).await,
         ("inbox.record", None) => {
             let inbox = Inbox::new(with.text("scope"));
             let verdict = with.json("verdict").unwrap();
-            let recorded = inbox.record(client, with.text("message_id"), &verdict);
+            let recorded = inbox.record(session, with.text("message_id"), &verdict);
             recorded.await.map(nothing)
         }
-        (_, Some(Handle::Lease(lease))) => with_lease(client, call, lease, with).await,
-        (_, Some(Handle::Action(action))) => with_action(client, call, action, with).await,
-        (_, Some(Handle::Batch(batch))) => with_batch(client, call, batch, with).await,
+        (_, Some(Handle::Lease(lease))) => with_lease(session, call, lease, with).await,
+        (_, Some(Handle::Action(action))) => with_action(session, call, action, with).await,
+        (_, Some(Handle::Batch(batch))) => with_batch(session, call, batch, with).await,
         _ => panic!("no such call: {call}"),
     }
 }
 
-async fn claim_key(client: &Client, with: &With) -> Result<Said, Error> {
+async fn claim_key(session: &Session, with: &With) -> Result<Said, Error> {
     let mut options = ClaimOptions::new();
     if let Some(request) = with.json("request") {
         options = options.request(request);
@@ -118,7 +117,7 @@ async fn claim_key(client: &Client, with: &With) -> Result<Said, Error> {
         options = options.ttl(ttl);
     }
     let key = Scope::new(with.text("scope")).key(with.text("key"));
-    Ok(match key.claim(client, &options).await? {
+    Ok(match key.claim(session, &options).await? {
         Claim::Claimed(lease) => leased("claimed", lease),
         Claim::Resumed(lease) => leased("resumed", lease),
         Claim::Replayed(answer) => row([
@@ -147,7 +146,7 @@ fn leased(outcome: &str, lease: Lease) -> Said {
 }
 
 async fn with_lease(
-    client: &Client,
+    session: &Session,
     call: &str,
     lease: &Lease,
     with: &With,
@@ -155,10 +154,10 @@ async fn with_lease(
     match call {
         "key.advance" => {
             let (point, state) = (with.text("recovery_point"), with.json("state"));
-            let advanced = lease.advance(client, point, state.as_ref(), None);
+            let advanced = lease.advance(session, point, state.as_ref(), None);
             advanced.await.map(nothing)
         }
-        "key.step" => begin(client, lease, with).await,
+        "key.step" => begin(session, lease, with).await,
         "key.step_done" => {
             let mut events = StepEvents::new();
             if let Some(event) = with.event("on_complete") {
@@ -168,29 +167,29 @@ async fn with_lease(
                 events = events.on_abort(event);
             }
             let (step, result) = (with.text("step"), with.json("result"));
-            let done = lease.step_done_with(client, step, result.as_ref(), &events);
+            let done = lease.step_done_with(session, step, result.as_ref(), &events);
             let done = done.await?;
             Ok(row([
                 ("recorded", told(done.recorded)),
                 ("result", done.result.map(Json::into_string)),
             ]))
         }
-        "key.complete" => lease.complete(client, &with.response()).await.map(nothing),
-        "key.abort" => lease.abort(client, &with.response()).await.map(nothing),
+        "key.complete" => lease.complete(session, &with.response()).await.map(nothing),
+        "key.abort" => lease.abort(session, &with.response()).await.map(nothing),
         "key.release" => {
-            let released = lease.release(client, with.get("error"), with.seconds("retry_after"));
+            let released = lease.release(session, with.get("error"), with.seconds("retry_after"));
             released.await.map(nothing)
         }
-        "key.park" => lease.park(client, with.text("reason")).await.map(nothing),
-        "key.extend" => lease.extend(client, None).await.map(nothing),
+        "key.park" => lease.park(session, with.text("reason")).await.map(nothing),
+        "key.extend" => lease.extend(session, None).await.map(nothing),
         _ => panic!("no such call with a lease: {call}"),
     }
 }
 
-async fn begin(client: &Client, lease: &Lease, with: &With) -> Result<Said, Error> {
+async fn begin(session: &Session, lease: &Lease, with: &With) -> Result<Said, Error> {
     let step = match with.event("on_abort") {
-        Some(event) => lease.step_with(client, with.text("step"), &event).await?,
-        None => lease.step(client, with.text("step")).await?,
+        Some(event) => lease.step_with(session, with.text("step"), &event).await?,
+        None => lease.step(session, with.text("step")).await?,
     };
     let begun = |derived_key, attempted| {
         row([
@@ -213,7 +212,7 @@ async fn begin(client: &Client, lease: &Lease, with: &With) -> Result<Said, Erro
     })
 }
 
-async fn claim_action(client: &Client, with: &With) -> Result<Said, Error> {
+async fn claim_action(session: &Session, with: &With) -> Result<Said, Error> {
     let mut options = ActionOptions::new().requester(with.text("requester"));
     if let Some(holder) = with.get("holder") {
         options = options.holder(holder);
@@ -222,7 +221,7 @@ async fn claim_action(client: &Client, with: &With) -> Result<Said, Error> {
         options = options.version(version.parse().unwrap());
     }
     let subject = Machine::new(with.text("machine")).row(with.text("id"));
-    let claim = subject.claim(client, with.text("step"), &options).await?;
+    let claim = subject.claim(session, with.text("step"), &options).await?;
     Ok(match claim {
         ActionClaim::Claimed(action) => {
             let said = row([
@@ -247,17 +246,17 @@ async fn claim_action(client: &Client, with: &With) -> Result<Said, Error> {
 }
 
 async fn with_action(
-    client: &Client,
+    session: &Session,
     call: &str,
     action: &Action,
     with: &With,
 ) -> Result<Said, Error> {
     Ok(match call {
         "action.extend" => {
-            let extended = action.extend(client, None).await?;
+            let extended = action.extend(session, None).await?;
             row([("cancelling", told(extended.cancelling))])
         }
-        "action.finish" => match action.finish(client, with.json("patch").as_ref()).await? {
+        "action.finish" => match action.finish(session, with.json("patch").as_ref()).await? {
             ActionEnd::Finished { status, version } => row([
                 ("outcome", told("finished")),
                 ("status", Some(status)),
@@ -266,7 +265,7 @@ async fn with_action(
             ActionEnd::Cancelling => row([("outcome", told("cancelling"))]),
         },
         "action.release" => {
-            let released = action.release(client, with.get("error")).await?;
+            let released = action.release(session, with.get("error")).await?;
             row([
                 ("status", Some(released.status)),
                 ("version", released.version.and_then(told)),
@@ -276,7 +275,7 @@ async fn with_action(
     })
 }
 
-async fn emit(client: &Client, with: &With) -> Result<Said, Error> {
+async fn emit(session: &Session, with: &With) -> Result<Said, Error> {
     let mut options = EmitOptions::new();
     if let Some(key) = with.get("order_key") {
         options = options.order_key(key);
@@ -292,15 +291,15 @@ async fn emit(client: &Client, with: &With) -> Result<Said, Error> {
     }
     let payload = with.json("payload").unwrap();
     let topic = Topic::new(with.text("topic"));
-    let emitted = topic.emit(client, &payload, &options).await?;
+    let emitted = topic.emit(session, &payload, &options).await?;
     Ok(row([
         ("event_id", told(emitted.event_id)),
         ("emitted", told(emitted.emitted)),
     ]))
 }
 
-async fn take(client: &Client, with: &With) -> Result<Said, Error> {
-    let Some(batch) = with.subscriber().take(client, 10, None).await? else {
+async fn take(session: &Session, with: &With) -> Result<Said, Error> {
+    let Some(batch) = with.subscriber().take(session, 10, None).await? else {
         return Ok(rows(Vec::new()));
     };
     let event = |event: &pg_once::Event| {
@@ -319,7 +318,7 @@ async fn take(client: &Client, with: &With) -> Result<Said, Error> {
 }
 
 async fn with_batch(
-    client: &Client,
+    session: &Session,
     call: &str,
     batch: &Batch,
     with: &With,
@@ -327,7 +326,7 @@ async fn with_batch(
     let events = with.events(batch);
     match call {
         "outbox.ack" => {
-            let acked = batch.ack(client, events.as_deref()).await?;
+            let acked = batch.ack(session, events.as_deref()).await?;
             Ok(row([("acked", told(acked))]))
         }
         "outbox.nack" => {
@@ -338,7 +337,7 @@ async fn with_batch(
             if let Some(after) = with.seconds("retry_after") {
                 options = options.retry_after(after);
             }
-            let nacked = batch.nack(client, events.as_deref(), &options).await?;
+            let nacked = batch.nack(session, events.as_deref(), &options).await?;
             let nacked = nacked.iter().map(|event| {
                 fields([
                     ("event_id", told(event.event_id)),
@@ -348,13 +347,13 @@ async fn with_batch(
             });
             Ok(rows(nacked.collect()))
         }
-        "outbox.extend" => batch.extend(client, None).await.map(nothing),
+        "outbox.extend" => batch.extend(session, None).await.map(nothing),
         _ => panic!("no such call with a batch: {call}"),
     }
 }
 
-async fn dead(client: &Client, with: &With) -> Result<Said, Error> {
-    let dead = with.subscriber().dead(client, 100).await?;
+async fn dead(session: &Session, with: &With) -> Result<Said, Error> {
+    let dead = with.subscriber().dead(session, 100).await?;
     let letters = dead.into_iter().map(|dead| {
         fields([
             ("event_id", told(dead.event_id)),
@@ -368,9 +367,9 @@ async fn dead(client: &Client, with: &With) -> Result<Said, Error> {
     Ok(rows(letters.collect()))
 }
 
-async fn accept(client: &Client, with: &With) -> Result<Said, Error> {
+async fn accept(session: &Session, with: &With) -> Result<Said, Error> {
     let inbox = Inbox::new(with.text("scope"));
-    let accepted = inbox.accept(client, with.text("message_id")).await?;
+    let accepted = inbox.accept(session, with.text("message_id")).await?;
     Ok(match accepted {
         Accepted::New => row([("accepted", told(true))]),
         Accepted::Duplicate { verdict } => row([

@@ -1,0 +1,141 @@
+//! Owns the way to the server over sqlx: through its pool, a connection or a transaction of it.
+//!
+//! Invariant: as the caller's own statements, each is prepared once for a connection, and kept: its first call
+//! there is two round trips, a later one is one. A pooled connection on which a call timed out is not used again.
+
+use ::sqlx::encode::{Encode, IsNull};
+use ::sqlx::error::BoxDynError;
+use ::sqlx::postgres::types::Oid;
+use ::sqlx::postgres::{PgArgumentBuffer, PgArguments, PgConnection, PgPool, PgRow, PgTypeInfo};
+use ::sqlx::{Arguments, Column, Connection, Postgres};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{self, ToSql};
+
+use crate::executor::Asked;
+use crate::{Args, Autocommit, Error, Executor, Row};
+
+/// A prepared statement whose function was replaced by one with other columns.
+const STALE: &str = "0A000";
+
+/// A connection or transaction of sqlx, for calls on it.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+/// # fn main() { with_database(async |_, idempotency_key| {
+/// # let pool = sqlx::PgPool::connect(&std::env::var("PG_ONCE_URL")?).await?;
+/// use pg_once::{Done, Outcome, Response, Scope, Sqlx};
+///
+/// let outcome = Scope::new("orders.create")
+///     .key(&idempotency_key)
+///     .run(&pool)
+///     .run(async |lease| {
+///         let mut transaction = pool.begin().await?;
+///         let answer = Response::new(201).with_body("made")?;
+///         // ... sqlx::query("INSERT INTO orders ...").execute(&mut *transaction).await?;
+///         lease.complete(&Sqlx::on(&mut transaction), &answer).await?;
+///         transaction.commit().await?;
+///         Ok(Done::Stored(answer))
+///     })
+///     .await?;
+/// assert!(matches!(outcome, Outcome::Ran(answer) if answer.code == 201));
+/// # Ok(()) }) }
+/// ```
+#[derive(Debug)]
+pub struct Sqlx<'c>(Mutex<&'c mut PgConnection>);
+
+impl<'c> Sqlx<'c> {
+    /// Calls on a connection (`&mut connection`), or in a transaction that is open on it (`&mut transaction`).
+    pub fn on(connection: &'c mut PgConnection) -> Self {
+        Self(Mutex::new(connection))
+    }
+}
+
+impl Executor for Sqlx<'_> {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        ask(*self.0.lock().await, sql, args).await
+    }
+}
+
+impl Executor for PgPool {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        let mut asked = Asked {
+            connection: Some(self.acquire().await?),
+            at: Instant::now(),
+            close: |mut connection| connection.close_on_drop(),
+        };
+        let connection = asked.connection.as_mut().ok_or(Error::TimedOut)?;
+        let answer = ask(connection, sql, args).await;
+        asked.connection = None; // back to the pool
+        answer
+    }
+}
+
+impl Autocommit for PgPool {}
+
+/// After an update of the extension, a connection's statements may be stale: they are prepared again. In an open
+/// transaction that comes too late for this call.
+async fn ask(connection: &mut PgConnection, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+    match fetch(connection, sql, args).await {
+        Err(stale) if stale.code() == Some(STALE) => {
+            connection.clear_cached_statements().await?;
+            fetch(connection, sql, args).await.or(Err(stale))
+        }
+        answer => answer,
+    }
+}
+
+async fn fetch(
+    connection: &mut PgConnection,
+    sql: &str,
+    args: &Args<'_>,
+) -> Result<Vec<Row>, Error> {
+    let mut arguments = PgArguments::default();
+    for (value, of) in args {
+        let argument = Argument(*value, of);
+        arguments.add(argument).map_err(::sqlx::Error::Encode)?;
+    }
+    let query = ::sqlx::query_with(sql, arguments);
+    let rows = query.fetch_all(connection).await?;
+    Ok(rows.iter().map(row_of).collect::<Result<_, _>>()?)
+}
+
+fn row_of(row: &PgRow) -> Result<Row, ::sqlx::Error> {
+    use ::sqlx::Row as _;
+    let columns = row.columns().iter().map(|column| {
+        let oid = column.type_info().oid().unwrap_or_default();
+        let of = types::Type::from_oid(oid.0).unwrap_or(types::Type::UNKNOWN);
+        let value = row.try_get_raw(column.ordinal())?;
+        let bytes = value.as_bytes().ok(); // an error is NULL
+        Ok((column.name().to_owned(), of, bytes.map(<[u8]>::to_vec)))
+    });
+    let columns: Result<Vec<_>, ::sqlx::Error> = columns.collect();
+    columns.map(Row::of_columns)
+}
+
+/// An argument of a call, which writes itself in the binary form of the wire.
+struct Argument<'a>(&'a (dyn ToSql + Sync), &'a types::Type);
+
+impl ::sqlx::Type<Postgres> for Argument<'_> {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid::default())
+    }
+}
+
+impl Encode<'_, Postgres> for Argument<'_> {
+    fn produces(&self) -> Option<PgTypeInfo> {
+        Some(PgTypeInfo::with_oid(Oid(self.1.oid())))
+    }
+
+    fn encode_by_ref(&self, out: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        let mut bytes = BytesMut::new();
+        Ok(match self.0.to_sql_checked(self.1, &mut bytes)? {
+            types::IsNull::Yes => IsNull::Yes,
+            types::IsNull::No => {
+                out.extend_from_slice(&bytes);
+                IsNull::No
+            }
+        })
+    }
+}
