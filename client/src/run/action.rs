@@ -28,8 +28,7 @@ use crate::{
 pub struct ActionRunner {
     row: MachineRow,
     step_key: String,
-    requester: Option<String>,
-    version: Option<i64>,
+    options: ActionOptions,
     to: Option<String>,
     pace: Pace,
 }
@@ -90,8 +89,7 @@ impl MachineRow {
         ActionRunner {
             row: self.clone(),
             step_key: step_key.to_owned(),
-            requester: None,
-            version: None,
+            options: ActionOptions::new(),
             to: None,
             pace: Pace::new(1, Duration::ZERO),
         }
@@ -103,13 +101,13 @@ impl ActionRunner {
 
     /// The requester, which decides the claim state of the row.
     pub fn requester(mut self, requester: impl Into<String>) -> Self {
-        self.requester = Some(requester.into());
+        self.options = self.options.requester(requester);
         self
     }
 
     /// Only if the row is at this version.
     pub fn version(mut self, version: i64) -> Self {
-        self.version = Some(version);
+        self.options = self.options.version(version);
         self
     }
 
@@ -161,10 +159,8 @@ impl ActionRunner {
         W: FnMut(Option<Action>, ActionTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
-        let mut options = ActionOptions::new().fresh_holder();
+        let mut options = self.options.clone().fresh_holder();
         options.lease = self.pace.lease;
-        options.requester.clone_from(&self.requester);
-        options.version = self.version;
         let ask = || self.row.claim(pool, &self.step_key, &options);
         let (since, claim) = self.pace.claim(ask).await?;
         let action = match claim {
@@ -255,8 +251,8 @@ impl ActionRunner {
             return Ok(Acted::Unclaimed);
         };
         let mut step = Transition::to(to);
-        step.requester.clone_from(&self.requester);
-        step.version = self.version;
+        step.requester.clone_from(&self.options.requester);
+        step.version = self.options.version;
         let mut failures = 0;
         loop {
             let attempt = async {

@@ -168,8 +168,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///
     /// The work is stopped if it holds the lock on the key's row in one transaction for longer than the lease,
     /// since the heartbeat waits for that lock. Work that blocks its thread is stopped, too, since the
-    /// heartbeat runs beside it. Heartbeats need a connection, too: if the work of all requests uses all
-    /// connections of the pool, their leases expire.
+    /// heartbeat runs beside it.
     ///
     /// Dropping this future stops the work where it is. The key is not released then: the next claim
     /// resumes it after the lease has expired. Where clients hang up, run it in a task of its own.

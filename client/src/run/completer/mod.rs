@@ -72,10 +72,8 @@ impl Completer {
     /// - When `shutdown` completes, running requests may go on for the [`grace`](Self::grace) time; then
     ///   they are stopped and released, due at once.
     ///
-    /// The worker waits for a database that is away or overloaded. Dropping this future stops everything at
-    /// once; the leases expire by themselves. Heartbeats need connections, too: if the handlers use all
-    /// connections of the pool, their leases expire. A handler that never ends keeps its slot and its lease
-    /// for the scope's `max_lease_life`: give its waits a timeout.
+    /// The worker waits for a database that is away or overloaded. A handler that never ends keeps its slot and
+    /// its lease for the scope's `max_lease_life`: give its waits a timeout.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -86,9 +86,7 @@ impl OutboxWorker {
     /// - When `shutdown` completes, events that have not begun are released at once, and running
     ///   handlers may go on for the [`grace`](Self::grace) time.
     ///
-    /// The worker waits for a database that is away or overloaded. Dropping this future stops everything at
-    /// once; events that were not acked are delivered again after their lease has expired. Heartbeats and acks
-    /// need connections, too: if the handlers use all connections of the pool, their leases expire.
+    /// The worker waits for a database that is away or overloaded.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
