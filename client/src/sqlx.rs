@@ -19,29 +19,7 @@ use crate::{Args, Autocommit, Error, Executor, Row};
 /// A prepared statement whose function was replaced by one with other columns.
 const STALE: &str = "0A000";
 
-/// A connection or transaction of sqlx, for calls on it.
-///
-/// ```
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-/// # fn main() { with_database(async |_, idempotency_key| {
-/// # let pool = sqlx::PgPool::connect(&std::env::var("PG_ONCE_URL")?).await?;
-/// use pg_once::{Done, Outcome, Response, Scope, Sqlx};
-///
-/// let outcome = Scope::new("orders.create")
-///     .key(&idempotency_key)
-///     .run(&pool)
-///     .run(async |lease| {
-///         let mut transaction = pool.begin().await?;
-///         let answer = Response::new(201).with_body("made")?;
-///         // ... sqlx::query("INSERT INTO orders ...").execute(&mut *transaction).await?;
-///         lease.complete(&Sqlx::on(&mut transaction), &answer).await?;
-///         transaction.commit().await?;
-///         Ok(Done::Stored(answer))
-///     })
-///     .await?;
-/// assert!(matches!(outcome, Outcome::Ran(answer) if answer.code == 201));
-/// # Ok(()) }) }
-/// ```
+/// A connection or transaction of sqlx, for calls on it: `lease.complete(&Sqlx::on(&mut transaction), &answer)`.
 #[derive(Debug)]
 pub struct Sqlx<'c>(Mutex<&'c mut PgConnection>);
 

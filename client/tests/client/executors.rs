@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use pg_once::{
-    ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow, Response, Sqlx,
-    Transition, Transitioned,
+    ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow, Outcome, Response,
+    Sqlx, TestMode, Transition, Transitioned,
 };
 use sqlx::{Connection, Executor as _};
 
@@ -251,4 +251,18 @@ async fn behind_a_pooler_a_connection_is_served_by_one_session_after_another() {
         other.batch_execute("COMMIT").await.unwrap();
     }
     assert!(sessions.len() > 1, "no pooler is between: {sessions:?}");
+}
+
+#[tokio::test]
+async fn in_test_mode_a_run_leaves_nothing_once_its_transaction_is_rolled_back() {
+    let (pool, key) = (pool(), fresh_key());
+    let mut client = pool.get().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let test = TestMode(&transaction);
+    let work = |_lease| async { Ok(Response::new(201).into()) };
+    let outcome = key.clone().run(&test).run(work).await.unwrap();
+    assert!(matches!(outcome, Outcome::Ran(_)));
+    transaction.rollback().await.unwrap();
+    let again = key.claim(&pool, &ClaimOptions::new()).await.unwrap();
+    assert!(matches!(again, Claim::Claimed(_)), "{again:?}");
 }
