@@ -16,17 +16,17 @@ const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, st
 /// The answer of a claim. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionClaim {
-    /// The row wears the claim state now. Commit before any foreign call, then work.
+    /// The row is in the claim state now. Commit before any foreign call, then work.
     Claimed(Action),
-    /// Another holder has it: retry after this time.
+    /// A holder has the row, it or its machine is locked, or a sweep must revert it first: retry after this time.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
     /// Its cancel flag is set and no holder has it: tear it down.
     Cancelling,
-    /// It is not in the step's status, not at the version asked for, or the step names no such
-    /// requester.
+    /// It is not in the step's status, not at the version asked for, or the step has no
+    /// successful_state for this requester.
     Refused {
         /// The status that the row has.
         status: String,

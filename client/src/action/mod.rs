@@ -1,7 +1,7 @@
 //! Owns the noun `action`: one row's work that can die half-way, under a lease.
 //!
 //! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`])
-//! and wears the step's claim state from then on. The holder extends the lease and learns of a
+//! and is in the step's claim state from then on. The holder extends the lease and learns of a
 //! cancellation ([`Action::extend`], also in the transaction of each item). It ends the action with
 //! [`Action::finish`] in the transaction of its own writes, or releases the row
 //! ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
@@ -47,8 +47,8 @@ pub struct Action {
     status: String,
     version: Option<i64>,
     lease_left: Duration,
-    /// The length that the claim asked for. A renewal without one asks for it again, since the
-    /// server does not keep it.
+    /// The length that the claim asked for. An extend without a length sends this one again, since
+    /// the server does not store it.
     length: Option<Duration>,
 }
 
@@ -105,7 +105,7 @@ impl Action {
         self.token
     }
 
-    /// The claim state that the row wears.
+    /// The claim state that the row is in.
     #[must_use]
     pub fn status(&self) -> &str {
         &self.status
@@ -169,7 +169,7 @@ impl Action {
     }
 
     /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the
-    /// transaction of the action's last writes, before those to items or wallets: it locks the row.
+    /// transaction of the action's last writes, before any to items or wallets, because it locks the row.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -271,8 +271,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Adopts up to `max` rows that wear a claim state without a lease (loaded, replicated, older
-    /// than the definition). The next sweep reverts them. Returns how many.
+    /// Adopts up to `max` rows that are in a claim state without a lease: loaded or replicated so, or older
+    /// than the definition. The next sweep reverts them. Returns how many.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the

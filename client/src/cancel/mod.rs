@@ -3,7 +3,7 @@
 //! A teardown, in the order of its calls: [`Cancel::request`] sets the flag. Once no lease is on
 //! the row, [`Cancel::refund`] refunds its items. [`Cancel::items`] lists the artifacts to delete,
 //! [`Cancel::confirm`] confirms their deletion, and [`Cancel::finish`] makes the terminal move.
-//! [`Cancel::teardown`] makes these four calls. Any session may repeat each call, or run all of
+//! [`Cancel::teardown`] makes all of these calls but the first. Any session may repeat each call, or run all of
 //! them again from the top.
 //!
 //! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the refund, and after
@@ -51,7 +51,7 @@ pub enum CancelRequest {
     /// dies, [`Machine::cancel_pending`](crate::Machine::cancel_pending) lists the row after a
     /// sweep has reverted it.
     Accepted {
-        /// The claim state it wears.
+        /// The claim state it is in.
         status: String,
     },
     /// It is cancelled already.
@@ -59,7 +59,7 @@ pub enum CancelRequest {
         /// The cancelled status.
         status: String,
     },
-    /// It ended in another way.
+    /// The row has another terminal status.
     TooLate {
         /// The terminal status it has.
         status: String,
@@ -90,7 +90,7 @@ pub struct Refunded {
 pub struct CleanupItem {
     /// Its key.
     pub item_id: String,
-    /// Its row.
+    /// The item's row of the items table.
     pub item: Json,
 }
 
@@ -198,7 +198,7 @@ impl Cancel {
         rows.iter().map(CleanupItem::of_row).collect()
     }
 
-    /// Confirms that everything listed after the refund that returned `pass` is deleted. `false`: a
+    /// Confirms that all artifacts listed since refund pass `pass` are deleted. `false`: a
     /// later refund has marked more; list again.
     ///
     /// # Errors

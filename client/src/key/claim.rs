@@ -100,7 +100,7 @@ impl ClaimOptions {
 }
 
 impl Key {
-    /// Asks for the key. Never waits for another transaction.
+    /// Asks for the key. Waits for no row and no lease, only for a lock on the whole table.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -126,8 +126,8 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// `22023` for a bad argument, `25006` for a claim in a read-only transaction, `40001` above
-    /// READ COMMITTED, `42501` if the scope has another owner.
+    /// `22023` for a bad argument, `25006` for a claim in a read-only transaction, `40001` for a race lost
+    /// above READ COMMITTED, `42501` if the scope has another owner, `ON007` for a key of another shard.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

@@ -59,7 +59,7 @@ pub enum Reason {
     Guard,
     /// The row is at another version.
     Version,
-    /// The row wears a claim state: an action has a lease on it.
+    /// The row is in a claim state: an action has a lease on it.
     Claimed,
     /// The row's cancel flag is set.
     Cancelling,

@@ -15,14 +15,14 @@ const REDRIVE: &str = "SELECT once.outbox_redrive(topic => $1, subscriber => $2,
                        event_ids => $4)";
 const DISCARD: &str = "SELECT once.outbox_discard(topic => $1, subscriber => $2, event_ids => $3)";
 
-/// An attempt at an event that failed.
+/// A failed attempt to deliver an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedDelivery {
     /// Which attempt.
     pub attempt: i32,
     /// When it failed.
     pub at: SystemTime,
-    /// The kind that was nacked; `expired` where the lease expired.
+    /// The `kind` of the nack; `expired` if the lease expired.
     pub kind: String,
     /// What went wrong.
     pub error: Option<String>,
@@ -52,8 +52,8 @@ pub struct DeadLetter {
 }
 
 impl Subscriber {
-    /// The attempts at an event that failed, the oldest first. Kept until it is delivered, and for
-    /// `max_lease_life` after that.
+    /// The failed attempts to deliver an event, the oldest first. They are deleted `max_lease_life` after the event
+    /// is acked, or with its dead letter.
     ///
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if it has another owner.
@@ -81,7 +81,7 @@ impl Subscriber {
     /// batch.nack(&pool, None, &NackOptions::never().error("no such address")).await?;
     /// let dead = subscriber.dead(&pool, 100).await?;
     /// assert_eq!((dead.len(), dead[0].kind.as_str()), (1, "never"));
-    /// // The address is mended: once more, with attempts counted anew and the same delivery key.
+    /// // The address is corrected: redrive it. Attempts count anew; the delivery key stays.
     /// assert_eq!(subscriber.redrive(&pool, 100, Some(&[dead[0].event_id])).await?, 1);
     /// # Ok(()) }) }
     /// ```

@@ -1,5 +1,5 @@
-//! Owns the noun `outbox`: events that leave the database, at least once on the wire and once by their
-//! delivery key.
+//! Owns the noun `outbox`: events that leave the database. Each is delivered at least once; a receiver drops
+//! duplicates by the delivery key.
 //!
 //! An event's life, in the order of its calls: it is emitted in the transaction of the writes that it
 //! reports ([`Topic::emit`]) and commits with them. A worker of a subscriber takes a batch under a

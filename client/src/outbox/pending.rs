@@ -16,7 +16,7 @@ const PEEK: &str = "SELECT * FROM once.outbox_peek(topic => $1, subscriber => $2
 pub struct PendingEvent {
     /// The event.
     pub event_id: i64,
-    /// `ready`; `delayed`; `waiting` behind another event of its order key, or for its lane; `leased`.
+    /// `ready`; `delayed`; `waiting` behind another event of its order key, or behind the batch that holds its lane; `leased`.
     pub state: String,
     /// When a delayed one is due, or when the lease of a leased one ends.
     pub due_at: Option<SystemTime>,
@@ -33,7 +33,7 @@ pub struct PendingEvent {
 }
 
 impl Subscriber {
-    /// Up to `max` (1 to 10000) pending events by their ids, without taking them.
+    /// Up to `max` (1 to 10000) pending events in the order of their ids, without taking them.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));

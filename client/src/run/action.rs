@@ -43,7 +43,7 @@ pub enum Acted {
         /// The row's version, where the machine has one.
         version: Option<i64>,
     },
-    /// Another holder has it: retry after this time.
+    /// A holder has the row, it or its machine is locked, or a sweep must revert it first: retry after this time.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,

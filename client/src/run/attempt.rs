@@ -1,7 +1,7 @@
 //! Owns one attempt at a key: the work beside its heartbeat, and the end of the key.
 //!
-//! Invariant: the end of an attempt is stored, or its lease is lost, or its error says that the end could
-//! not be stored; then the lease expires.
+//! Invariant: an attempt stores its end or loses its lease. Otherwise it returns an error (after a panic it
+//! logs one), and the lease expires.
 
 use std::future::Future;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) struct Attempt<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
-    /// When a failed key is due again, unless the work says so; `None`: at once.
+    /// How long a failed key waits if the work names no time; `None`: not at all.
     pub(super) deferred: Option<Duration>,
 }
 
@@ -38,8 +38,8 @@ pub(super) enum End {
     LeaseLost,
     /// This token has finished the key: a commit whose answer was lost.
     Finished,
-    /// The database failed during the work, or a write of the work had been made already. The key is released;
-    /// a new attempt goes on from what is stored.
+    /// The work failed with a retryable error, or repeated a committed write (`ON006`). The key is released; a new
+    /// attempt goes on from what is stored.
     Again(Error),
     /// A call failed for good during the work; the key is released.
     Failed(Error),
@@ -77,7 +77,7 @@ impl<E: Autocommit> Attempt<'_, E> {
         }
     }
 
-    /// Releases the key at once, without an error.
+    /// Releases the key, due at once; its error is STOPPED.
     pub(super) async fn give_back(&self) -> Result<End, Error> {
         let ended = End::Released {
             error: STOPPED.to_owned(),

@@ -63,7 +63,7 @@ pub struct Runner<'e, E> {
     pace: Pace,
 }
 
-/// A [`Runner`] that runs the work without a key when the database is away.
+/// A [`Runner`] that runs the work without a key when the database is unreachable.
 #[derive(Debug)]
 #[must_use = "a runner does nothing until `run` is called"]
 pub struct OpenRunner<'e, E, H> {
@@ -105,7 +105,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// ([`Outcome::Replayed`]). If the first one fails in that time, the request runs here.
     ///
     /// It asks again after 10 ms, then less and less often, in the end twice a second. A poll writes
-    /// nothing and holds no connection in between. A database that is away meanwhile is an error, also
+    /// nothing and holds no connection in between. A database that is unreachable meanwhile is an error, also
     /// where the runner may [fail open](Runner::fail_open). A client may ask for the wait by a header:
     /// [`http::wait_of_header`](crate::http::wait_of_header).
     pub fn wait(mut self, up_to: Duration) -> Self {
@@ -122,7 +122,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///
     /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged
     /// each time. The work then gets no lease, and its type makes it handle that case. Only a
-    /// database that is away when the key is claimed has this effect; a refusal (no right, a bad
+    /// database that is unreachable when the key is claimed has this effect; a refusal (no right, a bad
     /// argument, a read-only server) does not. Away means no connection or no answer within the
     /// [`Backoff`]; an exhausted pool looks the same.
     ///
@@ -138,7 +138,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///     .run(&pool)
     ///     .fail_open(|_error| { UNKEYED.fetch_add(1, Ordering::Relaxed); })
     ///     .run(|lease| async move {
-    ///         // `lease` is None when the database is away.
+    ///         // `lease` is None when the database is unreachable.
     ///         let keyed = lease.is_some();
     ///         Ok(Response::new(200).with_body(&keyed)?.into())
     ///     })
@@ -155,7 +155,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// result.
     ///
     /// - The claim has a fresh holder and is retried with it until it is answered.
-    /// - The lease is extended at every third of it while the work runs. When it is lost, or cannot
+    /// - The lease is extended each time a third of it has passed, while the work runs. When it is lost, or cannot
     ///   be extended before it ends, the work's future is dropped ([`Outcome::LeaseLost`]).
     /// - The work gets the lease, goes on from [`Lease::recovery_point`], and calls
     ///   [`Lease::advance`] and [`Lease::step`] on the way. It may store the answer itself, in the
@@ -308,10 +308,10 @@ impl<'e, E: Autocommit> Runner<'e, E> {
 }
 
 impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
-    /// [`Runner::run`], but without a key when the database is away: see [`Runner::fail_open`].
+    /// [`Runner::run`], but without a key when the database is unreachable: see [`Runner::fail_open`].
     ///
     /// # Errors
-    /// As [`Runner::run`], except for a database that is away when the key is claimed.
+    /// As [`Runner::run`], except for a database that is unreachable when the key is claimed.
     pub async fn run<W, F>(self, mut work: W) -> Result<Outcome, Error>
     where
         W: FnMut(Option<Lease>) -> F,

@@ -1,6 +1,6 @@
 //! Owns the part that all workers share: their settings, and asking for work.
 //!
-//! Invariant: a worker waits for a database that is away or overloaded. An idle worker asks less and less
+//! Invariant: a worker waits for a database that is unreachable or overloaded. An idle worker asks less and less
 //! often, in the end with the longest wait between two polls. Each wait is random and never zero, so that
 //! workers that began together do not ask together. A worker that is told to stop asks no more, but waits for a
 //! take that is on its way, because the leases of that take would otherwise have to expire.
@@ -79,7 +79,7 @@ macro_rules! settings {
     };
     (@grace) => {
         /// How long running work may go on after the worker is told to stop. Then it is stopped and released. If
-        /// the database is away then, this ends when the lease expires at the latest.
+        /// the database is unreachable then, this ends when the lease expires at the latest.
         pub fn grace(mut self, time: std::time::Duration) -> Self {
             self.pace.grace = time;
             self

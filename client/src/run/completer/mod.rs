@@ -58,21 +58,21 @@ impl Completer {
 
     /// Takes abandoned keys and finishes their requests, until `shutdown` completes.
     ///
-    /// - A key is abandoned when its lease expired, or it was released and is due, and it was not
-    ///   claimed since. `handler` gets its lease and its stored request. It works like the request path:
+    /// - A key is abandoned if it was released and is due, or if its lease expired; after its first lease, the sweep
+    ///   `key_abandon` must have found it. `handler` gets its lease and its stored request, and works like the request path:
     ///   it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and its result ends
     ///   the key as in [`Runner::run`](crate::Runner::run).
     /// - A request that fails, or whose handler panics, is released with a backoff, unless
     ///   [`Failure::Retry`](crate::Failure) names a time. The backoff is half a second to a second after
     ///   the first failure, then longer each time, up to five minutes. In the end the scope's
     ///   `max_attempts` parks it. The others go on meanwhile.
-    /// - The lease is extended at every third of it. When it is lost, or cannot be extended before it
+    /// - The lease is extended each time a third of it has passed. When it is lost, or cannot be extended before it
     ///   ends, the handler is stopped ([`Completion::LeaseLost`]).
     /// - A client that retries meanwhile gets `in_progress`, and later the answer as a replay.
     /// - When `shutdown` completes, running requests may go on for the [`grace`](Self::grace) time; then
     ///   they are stopped and released, due at once.
     ///
-    /// The worker waits for a database that is away or overloaded. A handler that never ends keeps its slot and
+    /// The worker waits for a database that is unreachable or overloaded. A handler that never ends keeps its slot and
     /// its lease for the scope's `max_lease_life`: give its waits a timeout.
     ///
     /// ```
@@ -107,7 +107,7 @@ impl Completer {
     ///
     /// # Errors
     /// An error that makes asking for keys pointless: `42501`, `22023` for a bad lease, a closed pool, and
-    /// any other refusal of the first take (`25006`). Running requests are finished or released first.
+    /// any other error of the first take, such as `25006` on a standby. Running requests are finished or released first.
     pub async fn run<H: Complete>(
         self,
         shutdown: impl Future<Output = ()>,

@@ -44,7 +44,7 @@ pub(super) async fn bring_to_its_end<H: Complete>(
     Completed::of(&completion)
 }
 
-/// The number of failed attempts when this one fails, without the client's first attempt.
+/// The exponent of the backoff: attempts so far minus one, at least 1.
 fn failures(lease: &Lease) -> u32 {
     u32::try_from(lease.attempt() - 1).unwrap_or(1).max(1)
 }

@@ -11,8 +11,8 @@ pub struct Delivered {
     pub failed: u64,
     /// Failed for good: the attempts are used up, or the handler gave up.
     pub dead: u64,
-    /// Released without counting an attempt: the worker was told to stop, the handler deferred it, or an
-    /// earlier event of its order key failed.
+    /// Released without counting an attempt: the worker was told to stop, the handler deferred it, its
+    /// `dead` callback failed, or an earlier event of its order key failed.
     pub released: u64,
     /// Events of lost leases: another worker delivers them.
     pub lost: u64,
