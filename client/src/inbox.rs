@@ -140,7 +140,7 @@ impl Inbox {
     }
 
     /// Records the verdict of a message, which its duplicates get. Only the transaction that accepted
-    /// the message may do this. The first verdict stays; recording it again changes nothing.
+    /// the message may do this. The first verdict stays; the same call again in this transaction changes nothing.
     ///
     /// # Errors
     /// `ON001` for a message that this transaction has not accepted; `ON006` if a verdict is recorded already; `22023`

@@ -50,7 +50,7 @@
 //! With the feature `sqlx` an `sqlx::PgPool` is an executor, too, and a connection or transaction of sqlx is one
 //! inside `Sqlx`. sqlx names the statements that it prepares and keeps them: behind a pooler in transaction mode
 //! it needs one that knows these names (PgBouncer from 1.21, with `max_prepared_statements`). The completer, the
-//! outbox worker and the job runner take a pool of deadpool.
+//! outbox worker and the runners of jobs and actions take a pool of deadpool.
 //!
 //! # When a future is dropped
 //!

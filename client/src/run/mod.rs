@@ -124,7 +124,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// each time. The work then gets no lease, and its type makes it handle that case. Only a
     /// database that is unreachable when the key is claimed has this effect; a refusal (no right, a bad
     /// argument, a read-only server) does not. Away means no connection or no answer within the
-    /// [`Backoff`]; an exhausted pool looks the same.
+    /// [`Backoff`](crate::Backoff); an exhausted pool looks the same.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
