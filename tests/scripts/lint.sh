@@ -54,7 +54,7 @@ check "Formatting (these files differ from what 'cargo fmt --all' makes of them)
 check "Shell scripts" shell_check
 check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
 check "Clippy: the client and the tests" clippy --package pg-once --package pg-once-tests --all-features
-check "Clippy: the client without features" clippy --package pg-once
+check "Clippy: the client without features" cargo clippy --quiet --package pg-once --lib -- -D warnings
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
 check "The client's documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --package pg-once --all-features --no-deps
 
