@@ -178,15 +178,7 @@ async fn a_server_that_is_gone_without_a_word_costs_a_timeout_for_each_connectio
     let open = tokio::try_join!(pool.get(), pool.get(), pool.get()).unwrap();
     drop(open);
     assert_eq!(pool.status().available, 3);
-    proxy.fall_silent_on_open_connections();
-
-    let patient = Backoff {
-        call_timeout: Duration::from_millis(1200),
-        ..QUICK
-    };
-    let run = fresh_key().run(&pool).backoff(patient);
-    let outcome = run.run(|_| async { Ok(Response::new(200).into()) }).await;
-    assert!(matches!(outcome, Ok(Outcome::Ran(_))), "{outcome:?}");
+    runs_though_open_connections_fall_silent(&proxy, &pool).await;
     assert_eq!(pool.status().size, 1, "those that led nowhere are closed");
 }
 
@@ -197,12 +189,16 @@ async fn the_pool_of_sqlx_closes_a_connection_to_a_server_that_is_gone_without_a
     let options = options.test_before_acquire(false);
     let pool = options.connect_with(sqlx_options(&proxy.config()));
     let pool = pool.await.unwrap();
+    runs_though_open_connections_fall_silent(&proxy, &pool).await;
+}
+
+async fn runs_though_open_connections_fall_silent<E: Autocommit>(proxy: &Proxy, pool: &E) {
     proxy.fall_silent_on_open_connections();
     let patient = Backoff {
         call_timeout: Duration::from_millis(1200),
         ..QUICK
     };
-    let run = fresh_key().run(&pool).backoff(patient);
+    let run = fresh_key().run(pool).backoff(patient);
     let outcome = run.run(|_| async { Ok(Response::new(200).into()) }).await;
     assert!(matches!(outcome, Ok(Outcome::Ran(_))), "{outcome:?}");
 }
