@@ -11,15 +11,15 @@ BEGIN=$SECONDS
 want() { PARTS=" $* "; }
 wanted() { case "$PARTS" in *" $1 "*) ;; *) return 1 ;; esac }
 
-# `ended "name" begin status`: the line of a part that is over.
+# `ended "name" begin status [end]`: the line of a part that is over.
 ended() {
-    local result=ok
+    local result=ok end=${4:-$SECONDS}
     if [ "$3" != 0 ]; then
         result=FAILED
         FAILED=1
     fi
-    SUMMARY+=("$(printf '%-8s %5d s  %s' "$result" "$((SECONDS - $2))" "$1")")
-    note "$result: $1, $((SECONDS - $2)) s"
+    SUMMARY+=("$(printf '%-8s %5d s  %s' "$result" "$((end - $2))" "$1")")
+    note "$result: $1, $((end - $2)) s"
 }
 
 # `part "name" command ...`: a failure is noted, and the next part runs all the same.
@@ -46,8 +46,14 @@ beside() {
     shift
     say "$BESIDE (beside the next parts; its output follows)"
     (
-        set -e
-        "$@"
+        set +e
+        (
+            set -e
+            "$@"
+        )
+        status=$?
+        echo "$SECONDS" >"$BESIDE_OUTPUT.end"
+        exit "$status"
     ) >"$BESIDE_OUTPUT" 2>&1 </dev/null &
     BESIDE_JOB=$!
 }
@@ -58,8 +64,8 @@ join() {
     wait "$BESIDE_JOB" || status=$?
     say "$BESIDE"
     cat "$BESIDE_OUTPUT"
-    rm -f "$BESIDE_OUTPUT"
-    ended "$BESIDE" "$BESIDE_BEGIN" "$status"
+    ended "$BESIDE" "$BESIDE_BEGIN" "$status" "$(cat "$BESIDE_OUTPUT.end")"
+    rm -f "$BESIDE_OUTPUT" "$BESIDE_OUTPUT.end"
     BESIDE=
 }
 
