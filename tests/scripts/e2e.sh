@@ -43,7 +43,7 @@ LONGEST="teardown shards nothing_lost janitor kills pages outbox_retire metrics 
 # The test programs of the package `tests` with their files, a line each, the longest first: `e2e_programs [--test name ...]`.
 e2e_programs() {
     local built
-    built=$(cargo test --no-run --color never --package pg-once --package pg-once-tests --all-features "$@" 2>&1) || {
+    built=$(cargo test --no-run --color never "${BOTH[@]}" "$@" 2>&1) || {
         printf '%s\n' "$built" >&2
         return 1
     }

@@ -53,7 +53,7 @@ fi
 check "Formatting (these files differ from what 'cargo fmt --all' makes of them)" format_check
 check "Shell scripts" shell_check
 check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
-check "Clippy: the client and the tests" clippy --package pg-once --package pg-once-tests --all-features
+check "Clippy: the client and the tests" clippy "${BOTH[@]}"
 check "Clippy: the client without features" cargo clippy --quiet --package pg-once --lib -- -D warnings
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
 check "The client's documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --package pg-once --all-features --no-deps

@@ -8,9 +8,6 @@
 . tests/scripts/e2e.sh
 . tests/scripts/parts.sh
 
-# Every invocation of cargo names both packages and all features of the client: for others it would build twice.
-BOTH=(--package pg-once --package pg-once-tests --all-features)
-
 setup() {
     need_rust
     need_c_toolchain

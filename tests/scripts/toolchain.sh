@@ -8,6 +8,10 @@ RUST_NEEDED=$(sed -n 's/^rust-version = "1\.\([0-9]*\)"/\1/p' pg_ext/Cargo.toml)
 PGRX_NEEDED=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 MDBOOK_NEEDED=0.5.4
 
+# shellcheck disable=SC2034 # for the scripts that source this
+# Every invocation of cargo names both packages and all features of the client: for others it would build twice.
+BOTH=(--package pg-once --package pg-once-tests --all-features)
+
 # The minor version of a rustc, 0 if it cannot be run: `rustc_minor rustc +name`.
 rustc_minor() {
     local minor
