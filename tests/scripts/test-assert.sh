@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # make test-assert: the end-to-end tests on a PostgreSQL 15 that checks itself. Debian's source of it is built with
 # --enable-cassert, once (6 minutes on two cores), and gets the extension in the dev profile. Every test must pass, and
-# the log of every server that a test started must be free of failed assertions, PANIC and leaks. The program `pages`
-# looks at the files (amcheck, pg_visibility, and a standby with wal_consistency_checking).
+# the log of every server that a test started must be free of failed assertions, PANIC and leaks. At the end of every
+# test amcheck and pg_visibility look at each table and index of its databases (tests/src/pages.rs); the program `pages`
+# has a standby with wal_consistency_checking.
 # Arguments: those of cargo test, such as --test keys; without any, all programs run.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -80,7 +81,7 @@ say "End-to-end tests"
 rm -rf "$LOGS"
 mkdir -p "$LOGS"
 begin=$SECONDS failed=
-(PG_ONCE_KEEP_LOGS=$LOGS PG_ONCE_POOLER=0 run_e2e "$CONFIG" "$CONFIG" "$@") || failed=1
+(PG_ONCE_PAGES=1 PG_ONCE_KEEP_LOGS=$LOGS PG_ONCE_POOLER=0 run_e2e "$CONFIG" "$CONFIG" "$@") || failed=1
 note "$((SECONDS - begin)) s, $(find "$LOGS" -type f | wc -l) servers"
 
 say "The logs of the servers"

@@ -2,7 +2,7 @@
 //!
 //! It keeps its port over restarts, so that clients and poolers find it again, and nothing of it
 //! outlives the value: `Drop` stops it, and the leash does when there is no `Drop`. When a test has passed, `Drop` asks
-//! `once.verify()` in each database first.
+//! `once.verify()` in each database first, and under `make test-assert` looks at its files.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -19,6 +19,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::builder::{Builder, SUPERUSER, append_settings};
 use crate::leash::{kill_all_in, processes_in};
+use crate::pages;
 use crate::place::{Place, free_port, poll};
 use crate::pooler::PgBouncer;
 use crate::programs::{Output, Programs, run};
@@ -374,12 +375,15 @@ impl Cluster {
         let names =
             "select datname from pg_database where datallowconn and not pg_is_in_recovery()";
         for name in self.psql("postgres", names)?.lines() {
-            let plain = ["-X", "-q", "-A", "-t", "-v", "VERBOSITY=sqlstate"];
+            let plain = ["-X", "-q", "-A", "-t", "-v", "VERBOSITY=verbose"];
             let mut psql = self.command("psql");
             psql.args(plain)
-                .args(["-c", "set role none", "-c", BROKEN])
+                .args(["-v", "ON_ERROR_STOP=1", "-c", "set role none", "-c", BROKEN])
                 .env("PGDATABASE", name)
                 .env("PGOPTIONS", OWN);
+            if pages::are_checked() {
+                psql.args(["-c", pages::MODULES, "-c", pages::SOUND]);
+            }
             match run(&mut psql) {
                 Ok(output) if output.stdout.trim().is_empty() => {}
                 Ok(output) => found.push(format!("{name}: {}", output.stdout)),

@@ -27,6 +27,7 @@ mod leash;
 pub mod machine;
 mod moving;
 mod os_user;
+pub mod pages;
 mod place;
 pub mod playground;
 mod pooler;

@@ -24,7 +24,7 @@ use tokio::runtime;
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 use crate::cluster::BROKEN;
-use crate::{Carried, Cluster, through_pooler};
+use crate::{Carried, Cluster, pages, through_pooler};
 
 /// Where pretended time begins in these tests.
 const EPOCH: &str = "2030-01-01 00:00:00+00";
@@ -101,12 +101,26 @@ async fn ensure_whole(name: &str, test: &str) {
         }
         Err(error) => Some(format!("{error:?}")),
     };
+    let broken = match broken {
+        None if pages::are_checked() => damaged(&client).await,
+        other => other,
+    };
     if let Some(broken) = broken {
-        let told = format!("test {test} leaves a database in which once.verify() finds {broken}\n");
+        let told = format!("test {test} leaves a database that is not whole: {broken}\n");
         // Past the test harness, which shows what a failed test has printed, and no other thread's.
         let _ = std::io::stderr().write_all(told.as_bytes());
         std::process::exit(101);
     }
+}
+
+/// What is wrong with the files of a database.
+async fn damaged(client: &Client) -> Option<String> {
+    for sql in [pages::MODULES, pages::SOUND] {
+        if let Err(error) = client.batch_execute(sql).await {
+            return Some(format!("{error:?}"));
+        }
+    }
+    None
 }
 
 /// Drops a database while the tests go on: it waits for each backend of the cluster to take note, and a test may have

@@ -1,0 +1,45 @@
+//! Whether the files of a database are sound, as the server's own modules see them.
+
+/// Where set, every test's end asks that beside `once.verify()`: `make test-assert` does so.
+const VARIABLE: &str = "PG_ONCE_PAGES";
+
+/// Whether the files are looked at when a test ends.
+#[must_use]
+pub fn are_checked() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
+
+/// Installs the modules; fails on a server that was built without them.
+pub const MODULES: &str = "create schema if not exists pages;
+create extension if not exists amcheck schema pages;
+create extension if not exists pg_visibility schema pages";
+
+/// Raises what is wrong with a table or an index that is not the server's own. `pg_check_visible` sees too much while
+/// a transaction of another database is open, so what it finds must be there for half a minute.
+pub const SOUND: &str = "do $$
+declare
+    stored regclass[] := array(
+        select t.id from pg_catalog.pg_class c, lateral (values (c.oid), (c.reltoastrelid)) t (id)
+         where c.relkind in ('r', 'm') and c.relpersistence <> 't' and t.id <> 0
+           and c.relnamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace));
+    found text;
+begin
+    for round in 1 .. 300 loop
+        select pg_catalog.string_agg(f.told, '; ') into found from pg_catalog.unnest(stored) s (id), lateral (
+            select pg_catalog.format('%s, verify_heapam: %s', s.id, v)
+              from pages.verify_heapam(s.id, check_toast => true) v
+            union all select pg_catalog.format('%s, pg_check_frozen: %s', s.id, v) from pages.pg_check_frozen(s.id) v
+            union all select pg_catalog.format('%s, pg_check_visible: %s', s.id, v) from pages.pg_check_visible(s.id) v
+        ) f (told);
+        exit when found is null;
+        commit;
+        perform pg_catalog.pg_sleep(0.1);
+    end loop;
+    if found is not null then
+        raise exception 'damaged: %', found;
+    end if;
+    perform pages.bt_index_check(x.indexrelid, heapallindexed => true)
+       from pg_catalog.pg_index x join pg_catalog.pg_class i on i.oid = x.indexrelid
+       join pg_catalog.pg_am a on a.oid = i.relam
+      where x.indrelid = any (stored) and x.indisvalid and a.amname = 'btree';
+end $$";
