@@ -1,5 +1,7 @@
 //! Whether the files of a database are sound, as the server's own modules see them.
 
+use tokio_postgres::{Client, Error};
+
 /// Where set, every test's end asks that beside `once.verify()`: `make test-assert` does so.
 const VARIABLE: &str = "PG_ONCE_PAGES";
 
@@ -9,14 +11,13 @@ pub fn are_checked() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Installs the modules; fails on a server that was built without them.
-pub const MODULES: &str = "create schema if not exists pages;
+pub(crate) const MODULES: &str = "create schema if not exists pages;
 create extension if not exists amcheck schema pages;
 create extension if not exists pg_visibility schema pages";
 
 /// Raises what is wrong with a table or an index that is not the server's own. `pg_check_visible` sees too much while
 /// a transaction of another database is open, so what it finds must be there for half a minute.
-pub const SOUND: &str = "do $$
+pub(crate) const SOUND: &str = "do $$
 declare
     stored regclass[] := array(
         select t.id from pg_catalog.pg_class c, lateral (values (c.oid), (c.reltoastrelid)) t (id)
@@ -43,3 +44,26 @@ begin
        join pg_catalog.pg_am a on a.oid = i.relam
       where x.indrelid = any (stored) and x.indisvalid and a.amname = 'btree';
 end $$";
+
+/// Installs the modules. False: the server was built without them, and its files need not be checked.
+///
+/// # Errors
+/// If they are missing under `make test-assert`.
+pub async fn install(client: &Client) -> Result<bool, Error> {
+    const THERE: &str = "select count(*) = 2 from pg_available_extensions where name in ('amcheck', 'pg_visibility')";
+    let are_there: bool = client.query_one(THERE, &[]).await?.get(0);
+    if are_there || are_checked() {
+        client.batch_execute(MODULES).await?;
+        return Ok(true);
+    }
+    eprintln!("NOT TESTED: amcheck and pg_visibility are not there; Debian's server has them");
+    Ok(false)
+}
+
+/// Looks at the files, with installed modules.
+///
+/// # Errors
+/// With what is wrong.
+pub async fn check(client: &Client) -> Result<(), Error> {
+    client.batch_execute(SOUND).await
+}

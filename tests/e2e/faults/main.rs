@@ -5,8 +5,6 @@
 //! README.md has the recipes for what is tried by hand. PG_ONCE_SEED and PG_ONCE_FUZZ_SECONDS choose another fuzz.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../pages/checks.rs"]
-mod checks;
 mod disk;
 mod disturb;
 mod end;
@@ -25,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use fuzz::Fuzz;
 use load::Load;
-use pg_once_tests::{Cluster, is_long};
+use pg_once_tests::{Cluster, is_long, pages};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use victim::{Chance, Victim};
@@ -95,9 +93,9 @@ async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_besid
         .create_database_with_extension(DATABASE)
         .await
         .unwrap();
-    let has_checkers = checks::has_checkers(&client).await;
+    let has_modules = pages::install(&client).await.unwrap();
     let shop = cluster.create_database_with_extension(SHOP).await.unwrap();
-    checks::has_checkers(&shop).await;
+    pages::install(&shop).await.unwrap();
     let fuzz = Arc::new(Fuzz::prepare(cluster.url(DATABASE)).await);
     let load = Load::prepare(format!("{}?application_name=load", cluster.url(SHOP))).await;
     let mut chance = Chance::new();
@@ -161,10 +159,14 @@ async fn every_function_keeps_its_promises_under_cancels_kills_and_changes_besid
     disturb::end_all_prepared(&client, &mut chance).await;
     end::drain(&client).await;
     end::assert_whole(&client).await;
-    checks::check(&client, has_checkers).await;
     if has_load {
         end::assert_enough(&client).await;
-        checks::check(&cluster.connect(SHOP).await.unwrap(), has_checkers).await;
+    }
+    if has_modules {
+        pages::check(&client).await.unwrap();
+        pages::check(&cluster.connect(SHOP).await.unwrap())
+            .await
+            .unwrap();
     }
     end::assert_logs_are_clean(cluster.directory());
 }
