@@ -57,8 +57,33 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The calls of which the functions are there. Fails where a function of the extension is in none.
+pub async fn calls(client: &Client) -> Vec<&'static str> {
+    let rows = client.query(FUNCTIONS, &[]).await.unwrap();
+    let there: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
+    let lines = CALLS
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with("--"));
+    let (calls, absent): (Vec<_>, Vec<_>) =
+        lines.partition(|line| named(line).all(|name| there.contains(name)));
+    let called: BTreeSet<&str> = calls.iter().flat_map(|line| named(line)).collect();
+    // What the helpers of world.sql call.
+    let helped = ["action_finish", "outbox_take", "outbox_ack"];
+    let without: Vec<_> = there
+        .iter()
+        .filter(|name| !called.contains(name.as_str()) && !helped.contains(&name.as_str()))
+        .collect();
+    assert!(without.is_empty(), "calls.sql has no call of {without:?}");
+    println!(
+        "{} functions, {} calls; not there yet: {}",
+        there.len(),
+        calls.len(),
+        absent.len()
+    );
+    calls
+}
+
 impl Fuzz {
-    /// Fails where a function of the extension is in no call; leaves out calls of functions that are not there.
     pub async fn prepare(url: String) -> Fuzz {
         let client = connect(&url).await.unwrap();
         client
@@ -82,30 +107,9 @@ impl Fuzz {
             .batch_execute("select once.machine_guard('batch_job', true)")
             .await
             .unwrap();
-        let rows = client.query(FUNCTIONS, &[]).await.unwrap();
-        let there: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
-        let lines = CALLS
-            .lines()
-            .filter(|line| !line.is_empty() && !line.starts_with("--"));
-        let (calls, absent): (Vec<_>, Vec<_>) =
-            lines.partition(|line| named(line).all(|name| there.contains(name)));
-        let called: BTreeSet<&str> = calls.iter().flat_map(|line| named(line)).collect();
-        // What the helpers of world.sql call.
-        let helped = ["action_finish", "outbox_take", "outbox_ack"];
-        let without: Vec<_> = there
-            .iter()
-            .filter(|name| !called.contains(name.as_str()) && !helped.contains(&name.as_str()))
-            .collect();
-        assert!(without.is_empty(), "calls.sql has no call of {without:?}");
-        println!(
-            "{} functions, {} calls; not there yet: {}",
-            there.len(),
-            calls.len(),
-            absent.len()
-        );
         Fuzz {
+            calls: calls(&client).await,
             url,
-            calls,
             also: Mutex::default(),
             closed: AtomicBool::new(false),
             transactions: AtomicU64::new(0),

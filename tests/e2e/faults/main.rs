@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use fuzz::Fuzz;
 use load::Load;
+use pg_once_tests::playground::Playground;
 use pg_once_tests::{Cluster, is_long, pages};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -83,6 +84,11 @@ fn assert_alive(tasks: &[JoinHandle<()>], seed: u64) {
         !ended,
         "seed {seed}: a session has met what it should not; see above"
     );
+}
+
+#[tokio::test]
+async fn the_fuzz_has_a_call_of_every_function() {
+    fuzz::calls(&Playground::open().await.client).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
