@@ -19,7 +19,6 @@ CREATE TABLE once.action_lease (
     ended_at         timestamptz,
     last_call        bigint      NOT NULL,
     ended_version    bigint,
-    finished_token   bigint,
     failures         integer     NOT NULL,
     attempts         integer     NOT NULL,
     state            "char"      NOT NULL CHECK (state IN ('h', 'f', 'l', 's')),
@@ -34,6 +33,7 @@ CREATE TABLE once.action_lease (
     requester        text        COLLATE "C",
     holder           text        COLLATE "C",
     note             text,
+    finished_tokens  bytea,
     CONSTRAINT action_lease_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90);
 CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
@@ -44,7 +44,6 @@ COMMENT ON COLUMN once.action_lease.look_at IS 'From this time on the sweep acti
 COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; it is kept for 24 hours after that. NULL: held.';
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the finish that ended it. 0: none.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
-COMMENT ON COLUMN once.action_lease.finished_token IS 'The last token that finished an action of this row; NULL: none.';
 COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive sweeps that could not revert the row; each doubles the wait until the next try.';
 COMMENT ON COLUMN once.action_lease.attempts IS 'Claims of this step since the row last finished an action; 0 for an adopted row.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
@@ -59,6 +58,7 @@ COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_
 COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.note IS 'The error of action_release or of the last sweep.';
+COMMENT ON COLUMN once.action_lease.finished_tokens IS 'The last eight tokens that finished an action of this row, the oldest first, 8 bytes each, big-endian; NULL: none.';
 SELECT pg_catalog.pg_extension_config_dump('once.action_lease', '');
 
 CREATE FUNCTION once.action_claim(
@@ -98,7 +98,7 @@ CREATE FUNCTION once.action_finish(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, json) IS
 $$Ends an action that succeeded, in the transaction of its writes; call it first there. patch: a JSON object of other columns to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, release, tear down).
-Errors: ON001 the lease is lost: delete what the action made outside; ON006 this token has finished it already; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
+Errors: ON001 the lease is lost: delete what the action made outside, unless the HINT says to look first; ON006 this token has finished it already; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_finish(
     machine text, id "any", token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)

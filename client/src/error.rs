@@ -55,7 +55,7 @@ type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// `ON001`: the lease is lost. Stop, and undo the effects outside the database.
+    /// `ON001`: the lease is lost. Stop, and undo the effects outside, unless the hint says to look first.
     LeaseLost,
     /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back the writes
     /// beside it and go on after it: claim again, or read the stored state. If the call was alone in its

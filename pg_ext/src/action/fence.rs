@@ -40,17 +40,18 @@ impl FencedAction {
     /// returns the ended lease, so that the call can answer as before.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
-            return Err(self.lost(
+            return Err(self.forgotten(
                 "There is no lease on this row: it was never claimed, or the lease ended long ago.",
             ));
         };
-        if lease.raw(LeaseCol::FinishedToken).is_some()
-            && lease.i64(LeaseCol::FinishedToken) == self.token
-        {
+        if lease.was_finished_by(self.token) {
             return match lease.i64(LeaseCol::Token) == self.token && repeats(&lease) {
                 true => Ok((lease, TokenUse::Repeated)),
                 false => Err(self.already_done()),
             };
+        }
+        if lease.may_have_forgotten(self.token) {
+            return Err(self.forgotten("Later attempts have finished actions of this row."));
         }
         if lease.i64(LeaseCol::Token) != self.token {
             return Err(self.lost("Another holder has claimed the row."));
@@ -108,6 +109,14 @@ impl FencedAction {
         .detail(why)
         .hint(
             "Stop this attempt, roll back its writes, and delete what it made outside the database.",
+        )
+    }
+
+    /// The lease is lost, and nobody knows any more whether this token finished the action before.
+    fn forgotten(&self, why: &'static str) -> Error {
+        self.lost(why).hint(
+            "Stop this attempt and roll back its writes. Its finish may have been committed long ago: look at the row \
+             before you delete what it made outside the database.",
         )
     }
 

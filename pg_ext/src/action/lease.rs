@@ -25,7 +25,6 @@ pub enum LeaseCol {
     EndedAt,
     LastCall,
     EndedVersion,
-    FinishedToken,
     Failures,
     Attempts,
     LeaseState,
@@ -41,9 +40,15 @@ pub enum LeaseCol {
     Requester,
     Holder,
     Note,
+    /// The last finishing tokens, the oldest first.
+    FinishedTokens,
 }
 
 const COLUMNS: usize = 21;
+
+/// How many finishing tokens a lease remembers, of 8 bytes each: a worker whose answer was lost for a while may come
+/// back after other workers have finished the next steps.
+const REMEMBERED_TOKENS: usize = 8;
 
 table::columns!(LeaseCol);
 
@@ -157,6 +162,23 @@ impl Lease {
         self.put(LeaseCol::Note, None);
     }
 
+    /// The last tokens that finished an action of the row, the oldest first.
+    fn finished_tokens(&self) -> impl Iterator<Item = i64> {
+        let bytes = self.bytes(LeaseCol::FinishedTokens).unwrap_or_default();
+        let (tokens, _) = bytes.as_chunks();
+        tokens.iter().map(|token| i64::from_be_bytes(*token))
+    }
+
+    pub fn was_finished_by(&self, token: i64) -> bool {
+        self.finished_tokens().any(|finished| finished == token)
+    }
+
+    /// Whether it may have been finished by this token so long ago that the lease has forgotten it: tokens grow.
+    pub fn may_have_forgotten(&self, token: i64) -> bool {
+        self.finished_tokens().count() >= REMEMBERED_TOKENS
+            && self.finished_tokens().all(|finished| token < finished)
+    }
+
     /// The lease is held and the row is in its claim state. Any other held lease is dead.
     pub fn covers(&self, status: &[u8]) -> bool {
         self.state() == LeaseState::Held && self.bytes(LeaseCol::ClaimInto) == Some(status)
@@ -170,7 +192,14 @@ impl Lease {
     /// Ends the lease.
     pub fn end(&mut self, state: LeaseState, now: i64, mark: i64, version: Option<Datum>) {
         if state == LeaseState::Finished {
-            self.put_i64(LeaseCol::FinishedToken, self.i64(LeaseCol::Token));
+            let mut tokens: Vec<_> = self.finished_tokens().collect();
+            tokens.push(self.i64(LeaseCol::Token));
+            let oldest = tokens.len().saturating_sub(REMEMBERED_TOKENS);
+            let bytes: Vec<u8> = tokens[oldest..]
+                .iter()
+                .flat_map(|t| t.to_be_bytes())
+                .collect();
+            self.put_text(LeaseCol::FinishedTokens, Some(&bytes));
         }
         self.put_state(state);
         self.put_i64(LeaseCol::EndedAt, now);

@@ -194,6 +194,29 @@ async fn after_the_next_claim_a_token_that_finished_is_still_told_that_it_is_don
 }
 
 #[tokio::test]
+async fn a_finish_is_remembered_behind_those_of_later_steps_and_a_forgotten_one_is_not_told_to_delete()
+ {
+    let (play, first) = running().await;
+    let mut tokens = vec![first];
+    play.show(&finish(1, first, "")).await;
+    for _ in 0..8 {
+        let eighth = tokens.len() == 8;
+        let oldest = tokens[usize::from(eighth)];
+        play.show("update job set status = 'ready'").await;
+        tokens.push(token(&play, 1, "run", "").await);
+        play.show(&finish(1, *tokens.last().unwrap(), "")).await;
+        assert_eq!(play.code(&finish(1, oldest, "")).await, "ON006");
+        assert_eq!(play.code(&extend(1, oldest)).await, "ON006");
+    }
+    let refusal = play.refused(&finish(1, first, "")).await;
+    assert_eq!(refusal.code, "ON001");
+    assert!(refusal.hint.contains("look at the row"), "{refusal:?}");
+    let refusal = play.refused(&finish(1, tokens[8] + 1, "")).await;
+    assert!(refusal.hint.contains("and delete"), "{refusal:?}");
+    is_lost(&play, tokens[8] + 1, "a token of nobody").await;
+}
+
+#[tokio::test]
 async fn an_ended_token_is_remembered_for_a_day_swept_or_not() {
     for swept in [false, true] {
         for finished in [false, true] {
