@@ -4,6 +4,7 @@
 #
 # To build it for others, set DEBFULLNAME and DEBEMAIL, as for any Debian package.
 
+CLUSTER=pg_once_test
 DEB_MAINTAINER="${DEBFULLNAME:-pg_once maintainers} <${DEBEMAIL:-pg-once@example.org}>"
 
 # The newest server on this machine that is laid out as Debian does it.
@@ -25,6 +26,12 @@ deb_name() { echo "postgresql-$1-pg-once"; }
 deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
 
 deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
+
+# What Debian's own servers have of ours, by a package or not; CLUSTER is the tests' own.
+ours_on_disk() {
+    find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
+        -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true
+}
 
 # `make_deb major stage directory`: the package of the staged files, in the directory.
 make_deb() {

@@ -12,6 +12,7 @@
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/suite.sh
+. tests/scripts/deb.sh
 . tests/scripts/languages.sh
 . tests/scripts/pictures.sh
 
@@ -87,8 +88,8 @@ package_tests() {
         left_out "the Debian package: sudo apt-get install $(server_packages 15)"
     elif ! is_root; then
         left_out "the Debian package: sudo make test-package"
-    elif ! is_ci && [ -e "/usr/share/postgresql/$version/extension/pg_once.control" ]; then
-        left_out "the Debian package: this machine's PostgreSQL $version has pg_once, which the test would replace"
+    elif ! is_ci && [ -n "$(ours_on_disk)" ]; then
+        left_out "the Debian package: a PostgreSQL of this machine has pg_once, which the test would replace"
     else
         beside "the Debian package, PostgreSQL $version" bash tests/scripts/test_package.sh deb "$version"
     fi

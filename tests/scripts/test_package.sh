@@ -13,7 +13,6 @@
 . tests/scripts/deb.sh
 . tests/scripts/cluster.sh
 
-CLUSTER=pg_once_test
 OUT=$ROOT/target/package
 
 # `expect "what" "wanted" "got"`: got must be, or contain, wanted.
@@ -87,11 +86,6 @@ clean_debian() {
     pg_dropcluster --stop "$MAJOR" "$CLUSTER" >/dev/null 2>&1 || true
     dpkg --purge "$PACKAGE" >/dev/null 2>&1 || true
     rm -rf "$WORK"
-}
-
-ours_on_disk() {
-    find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
-        -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true
 }
 
 # The package before this one: the same files under a smaller version. (Nothing was released yet, so
@@ -184,9 +178,8 @@ test_removal() {
 test_deb() {
     MAJOR=$1 PACKAGE=$(deb_name "$1") WORK=$ROOT/target/package/test
     STAGE=$CARGO_TARGET_DIR/stage/package-$MAJOR
-    if dpkg-query -W "$PACKAGE" >/dev/null 2>&1 || [ -n "$(ours_on_disk)" ]; then
+    [ -z "$(ours_on_disk)" ] ||
         die "pg_once is installed on this machine, and this test would replace and remove it" "$(ours_on_disk)"
-    fi
     PG_CONFIG=/usr/lib/postgresql/$MAJOR/bin/pg_config bash tests/scripts/package.sh deb
     check_with_lintian "$OUT/$(deb_file "$MAJOR")"
     trap clean_debian EXIT
