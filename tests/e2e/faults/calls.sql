@@ -1,6 +1,6 @@
--- The calls of the fuzz, one a line. Every function of the extension is in one of them, or a test of the ordinary suite fails. A line that
--- begins with `alone:` cannot be inside a transaction. Words in braces are filled in by chance (fuzz.rs).
--- A line stands several times where it has to be called more often than others.
+-- The calls of the fuzz, one a line. Every function of the extension is in one of them, or a test of the ordinary suite
+-- fails. A line that begins with `alone:` cannot be inside a transaction. Words in braces are filled in by chance
+-- (fuzz.rs). A line stands several times where it has to be called more often than others.
 
 -- key: of scopes in which anything goes
 select * from once.key_claim({scope}, {key}, {json}, lease => {lease}, ttl => {lease}, holder => {holder})

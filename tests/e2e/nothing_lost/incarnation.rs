@@ -216,3 +216,30 @@ async fn a_renamed_owner_keeps_his_things_through_a_sweep_and_a_restore() {
         "select once.scope_get(scope) ->> 'owner' from once.scope where owner is not null limit 1";
     assert_eq!(moved.show(owner).await, "gang");
 }
+
+#[tokio::test]
+async fn a_renamed_owner_is_stored_by_his_new_name_with_the_next_set_or_grant() {
+    let cluster = Cluster::launch().unwrap();
+    let (play, _) = with_everything(&cluster).await;
+    let mut name = "team".to_owned();
+    for (round, call) in [
+        "scope_set('other', '{}')",
+        "topic_set('t', '{}')",
+        "grant_role('boss', 'use')",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let next = format!("crew{round}");
+        play.show(&format!(
+            "alter role {name} rename to {next}; create role {name}"
+        ))
+        .await;
+        play.show(&format!("select once.{call}")).await;
+        let names = play.show(NAMES).await;
+        for what in ["scope", "topic"] {
+            assert!(names.contains(&format!("{what} {next}")), "{call}: {names}");
+        }
+        name = next;
+    }
+}

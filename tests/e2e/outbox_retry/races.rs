@@ -54,6 +54,36 @@ async fn of_two_different_ends_of_an_event_the_second_is_told_that_it_is_done() 
     assert_eq!(stage.deliveries("a").await, "");
 }
 
+/// The undo of the docs (outbox.md) beside a handler of the same batch whose event finishes the key: both keep to the
+/// lock order, the batch before the key, so neither holds what the other waits for.
+#[tokio::test]
+async fn a_nack_that_aborts_a_key_and_an_ack_that_completes_it_end_without_a_deadlock() {
+    for undo_is_first in [true, false] {
+        let (stage, other, token) = taken("a b").await;
+        let claim = "select token from once.key_claim('checkout', 'k')";
+        let key = stage.play.show(claim).await;
+        let nack = stage.nack_sql(token, "a", ", kind => 'never'");
+        let abort = format!("select once.key_abort('checkout', 'k', {key}, 422)");
+        let ack = stage.ack_sql(token, "b");
+        let complete = format!("select once.key_complete('checkout', 'k', {key}, 200)");
+        let (first, second) = match undo_is_first {
+            true => ([nack, abort], [ack, complete]),
+            false => ([ack, complete], [nack, abort]),
+        };
+        stage.play.show(&format!("begin; {}", first[0])).await;
+        let second = format!("begin; {}; {}", second[0], second[1]);
+        let end = format!("{}; commit", first[1]);
+        let (session, answer) = behind(&stage, other.play, &second, &end).await;
+        assert_eq!(answer.unwrap_err().code, "ON006", "{undo_is_first}");
+        session.show("rollback").await;
+        let stored = stage
+            .play
+            .show("select response_code from once.key_claim('checkout', 'k')")
+            .await;
+        assert_eq!(stored, if undo_is_first { "422" } else { "200" });
+    }
+}
+
 #[tokio::test]
 async fn the_same_nack_twice_at_once_is_one_nack() {
     for end in ["commit", "rollback"] {
