@@ -159,6 +159,11 @@ impl Error {
         matches!(self.kind(), Kind::Conflict | Kind::Unavailable)
     }
 
+    /// Whether the transaction was certainly rolled back, and may succeed when it is repeated.
+    pub(crate) fn rolled_back(&self) -> bool {
+        self.kind() == Kind::Conflict
+    }
+
     /// Whether a loop without a bound retries after this error.
     pub(crate) fn may_pass(&self) -> bool {
         self.is_retryable() || self.kind() == Kind::Overloaded

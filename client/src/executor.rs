@@ -157,8 +157,8 @@ pub(crate) async fn call<E: Executor>(
 }
 
 /// The only row of an answer that always has one.
-pub(crate) fn only(rows: Vec<Row>) -> Result<Row, Error> {
-    match <[Row; 1]>::try_from(rows) {
+pub(crate) fn only<T>(rows: Vec<T>) -> Result<T, Error> {
+    match <[T; 1]>::try_from(rows) {
         Ok([row]) => Ok(row),
         Err(rows) => Err(Error::Answer(format!(
             "one row expected, {} came",

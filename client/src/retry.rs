@@ -8,6 +8,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use rand::Rng;
+use tokio::time::{Instant, sleep};
 
 use crate::{Error, Kind};
 
@@ -37,6 +38,12 @@ pub struct Backoff {
     /// How long one call may take before it times out ([`Error::TimedOut`]), including the wait for a
     /// connection of the pool.
     pub call_timeout: Duration,
+}
+
+/// The failures of a loop so far: it gives up, or waits after each.
+pub(crate) struct Failures<'b> {
+    backoff: &'b Backoff,
+    pub(crate) count: u32,
 }
 
 impl Default for Backoff {
@@ -70,6 +77,14 @@ impl Backoff {
     /// The same for loops without a bound: never zero.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         self.wait(failures).max(SHORTEST_PAUSE)
+    }
+
+    /// For a loop that has not failed yet.
+    pub(crate) const fn failures(&self) -> Failures<'_> {
+        Failures {
+            backoff: self,
+            count: 0,
+        }
     }
 
     /// One call, which times out after [`Backoff::call_timeout`].
@@ -140,6 +155,23 @@ impl Backoff {
         }
     }
 
+    /// The same without a bound, for a call that the end of its lease bounds. Also returns when the call that was
+    /// answered was sent.
+    pub(crate) async fn until_answered<T, F, Fut>(&self, mut call: F) -> Result<(Instant, T), Error>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let mut failures = self.failures();
+        loop {
+            let sent = Instant::now();
+            match self.in_time(call()).await {
+                Err(error) if error.may_pass() => failures.pause(&error).await,
+                answer => return Ok((sent, answer?)),
+            }
+        }
+    }
+
     async fn retry_where<T, F, Fut>(
         &self,
         again: fn(&Error) -> bool,
@@ -149,20 +181,40 @@ impl Backoff {
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        let mut failures = 0;
+        let mut failures = self.failures();
         loop {
-            let error = match self.in_time(call()).await {
-                Ok(value) => return Ok(value),
-                Err(error) => error,
-            };
-            failures += 1;
-            if failures >= self.tries || !again(&error) {
-                return Err(error);
+            match self.in_time(call()).await {
+                Err(error) => failures.wait(error, again).await?,
+                answer => return answer,
             }
-            let wait = self.wait(failures);
-            tracing::debug!(%error, failures, ?wait, "trying again");
-            tokio::time::sleep(wait).await;
         }
+    }
+}
+
+impl Failures<'_> {
+    /// Waits after a failure. Returns the error instead if it is final, or the tries are used up.
+    pub(crate) async fn wait(
+        &mut self,
+        error: Error,
+        again: fn(&Error) -> bool,
+    ) -> Result<(), Error> {
+        self.count += 1;
+        if self.count >= self.backoff.tries || !again(&error) {
+            return Err(error);
+        }
+        self.sleep(&error, self.backoff.wait(self.count)).await;
+        Ok(())
+    }
+
+    /// Waits after a failure of a loop without a bound.
+    pub(crate) async fn pause(&mut self, error: &Error) {
+        self.count += 1;
+        self.sleep(error, self.backoff.pause(self.count)).await;
+    }
+
+    async fn sleep(&self, error: &Error, wait: Duration) {
+        tracing::debug!(%error, failures = self.count, ?wait, "trying again");
+        sleep(wait).await;
     }
 }
 

@@ -8,7 +8,8 @@ use uuid::Uuid;
 use super::Action;
 use crate::executor::column;
 use crate::interval::Interval;
-use crate::{Error, Executor, MachineRow, Row};
+use crate::options::setters;
+use crate::{Error, Executor, MachineRow};
 
 const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, step_key => $3, \
                      requester => $4, lease => $5, holder => $6, version => $7)";
@@ -51,44 +52,27 @@ pub struct ActionOptions {
 }
 
 impl ActionOptions {
+    setters! {
+        /// The requester, which decides the claim state of the row.
+        requester: impl Into<String>,
+        /// How long the lease lasts, instead of the step's. It is renewed by this length too.
+        lease: Duration,
+        /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
+        /// answer was lost costs nothing. Never use a worker's name: two attempts with one name would both believe
+        /// that they hold the row.
+        holder: impl Into<String>,
+        /// Only if the row is at this version.
+        version: i64,
+    }
+
     /// Defaults: the claim state of any requester (`*`), the step's lease, no holder, any version.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The requester, which decides the claim state of the row.
-    pub fn requester(mut self, requester: impl Into<String>) -> Self {
-        self.requester = Some(requester.into());
-        self
-    }
-
-    /// How long the lease lasts, instead of the step's. It is renewed by this length too.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
-    }
-
-    /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
-    /// answer was lost costs nothing. Never use a worker's name: two attempts with one name would both believe
-    /// that they hold the row.
-    pub fn holder(mut self, holder: impl Into<String>) -> Self {
-        self.holder = Some(holder.into());
-        self
-    }
-
     /// A fresh holder, a random UUID.
     pub fn fresh_holder(self) -> Self {
         self.holder(Uuid::new_v4().to_string())
-    }
-
-    /// Only if the row is at this version.
-    pub fn version(mut self, version: i64) -> Self {
-        self.version = Some(version);
-        self
-    }
-
-    pub(crate) const fn length(&self) -> Option<Duration> {
-        self.lease
     }
 }
 
@@ -137,27 +121,16 @@ impl MachineRow {
             (&options.version as _, Type::INT8),
         ];
         let row = self.call(exec, CLAIM, &own).await?;
-        self.claim_of_row(step_key, &row, options)
-    }
-
-    fn claim_of_row(
-        &self,
-        step_key: &str,
-        row: &Row,
-        options: &ActionOptions,
-    ) -> Result<ActionClaim, Error> {
-        Ok(match column(row, "outcome")? {
-            "claimed" => {
-                ActionClaim::Claimed(Action::of_row(self, step_key, row, options.length())?)
-            }
+        Ok(match column(&row, "outcome")? {
+            "claimed" => ActionClaim::Claimed(Action::of_row(self, step_key, &row, options.lease)?),
             "in_progress" => {
-                let Interval(retry_after) = column(row, "retry_after")?;
+                let Interval(retry_after) = column(&row, "retry_after")?;
                 ActionClaim::InProgress { retry_after }
             }
             "cancelling" => ActionClaim::Cancelling,
             "refused" => ActionClaim::Refused {
-                status: column(row, "status")?,
-                version: column(row, "version")?,
+                status: column(&row, "status")?,
+                version: column(&row, "version")?,
             },
             "not_found" => ActionClaim::NotFound,
             "unclaimed" => ActionClaim::Unclaimed,

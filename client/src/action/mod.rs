@@ -130,12 +130,8 @@ impl Action {
     /// lease was lost.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
-    /// # fn main() { with_machine(async |pool, machine, job| {
-    /// # use pg_once::{ActionClaim, ActionOptions};
-    /// # let options = ActionOptions::new().requester("worker");
-    /// # let claim = machine.row(job).claim(&pool, "run", &options).await?;
-    /// # let ActionClaim::Claimed(action) = claim else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
+    /// # fn main() { with_action(async |pool, action| {
     /// let mut client = pool.get().await?;
     /// let transaction = client.transaction().await?;
     /// if action.extend(&transaction, None).await?.cancelling {
@@ -172,12 +168,8 @@ impl Action {
     /// transaction of the action's last writes, before any to items or wallets, because it locks the row.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
-    /// # fn main() { with_machine(async |pool, machine, job| {
-    /// # use pg_once::{ActionClaim, ActionOptions};
-    /// # let options = ActionOptions::new().requester("worker");
-    /// # let claim = machine.row(job).claim(&pool, "run", &options).await?;
-    /// # let ActionClaim::Claimed(action) = claim else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
+    /// # fn main() { with_action(async |pool, action| {
     /// use pg_once::{ActionEnd, Json};
     ///
     /// let result = Json::of(&serde_json::json!({"result": "3 of 3"}))?;

@@ -23,6 +23,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::http::{Answer, IDEMPOTENCY_KEY, PREFER, User, key_of_header, wait_of_header};
+use crate::options::setters;
 use crate::{Autocommit, BoxError, Lease, Outcome, Scope};
 
 /// As axum's extractors have it.
@@ -82,6 +83,11 @@ pub struct Idempotency<E> {
 }
 
 impl<E: Autocommit> Idempotency<E> {
+    setters! {
+        /// The length of the lease, instead of the scope's: [`Runner::lease`](crate::Runner::lease).
+        lease: Duration,
+    }
+
     /// Runs the requests of this scope. The executor is a pool, as for [`Key::run`](crate::Key::run).
     pub fn new(exec: E, scope: Scope) -> Self {
         Self {
@@ -91,12 +97,6 @@ impl<E: Autocommit> Idempotency<E> {
             longest_wait: Duration::ZERO,
             body_limit: BODY_LIMIT,
         }
-    }
-
-    /// The length of the lease, instead of the scope's: [`Runner::lease`](crate::Runner::lease).
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
     }
 
     /// How long a duplicate may wait for the first one's answer by `Prefer: wait=5`, instead of 409 at once.

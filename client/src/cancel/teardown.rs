@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 
 use super::{Cancel, Cancelled, CleanupItem};
 use crate::error::BoxError;
+use crate::options::setters;
 use crate::{Autocommit, Backoff, Error, Json, Kind};
 
 /// How often late items may send one teardown back to the top.
@@ -47,21 +48,16 @@ impl Cancel {
 }
 
 impl<E: Autocommit> Teardown<'_, E> {
+    setters! {
+        /// How many items one refund marks, at most; without it all of them in one statement.
+        max_items: i32,
+        /// Other columns of the row to set with the terminal move.
+        patch: Json,
+    }
+
     /// How many items the callback gets at a time, at most (1000).
     pub fn page(mut self, items: i32) -> Self {
         self.page = items;
-        self
-    }
-
-    /// How many items one refund marks, at most; without it all of them in one statement.
-    pub fn max_items(mut self, items: i32) -> Self {
-        self.max_items = Some(items);
-        self
-    }
-
-    /// Other columns of the row to set with the terminal move.
-    pub fn patch(mut self, patch: Json) -> Self {
-        self.patch = Some(patch);
         self
     }
 

@@ -57,7 +57,10 @@ impl Answer {
             Outcome::Ran(answer)
             | Outcome::Aborted(answer)
             | Outcome::Unkeyed(Ok(answer) | Err(Failure::Abort(answer))) => Self::given(answer),
-            Outcome::Replayed(answer) => Self::replay(answer),
+            Outcome::Replayed(answer) => Self {
+                headers: vec![(IDEMPOTENT_REPLAYED, "true".to_owned())],
+                ..Self::given(answer)
+            },
             Outcome::InProgress { retry_after } => Self::in_progress(*retry_after),
             Outcome::Released { retry_after, .. }
             | Outcome::Unkeyed(Err(Failure::Retry { retry_after, .. })) => {
@@ -65,9 +68,12 @@ impl Answer {
                     .after(retry_after.unwrap_or(SOON))
             }
             Outcome::LeaseLost => Self::in_progress(SOON),
-            Outcome::Parked { .. } => Self::parked(),
-            Outcome::Mismatched => Self::mismatched(),
-            Outcome::Gone => Self::gone(),
+            Outcome::Parked { .. } => Self::problem(
+                409,
+                "the outcome of a request with this key is not known yet",
+            ),
+            Outcome::Mismatched => Self::problem(422, "this key was used for a different request"),
+            Outcome::Gone => Self::problem(410, "a request with this key was finished long ago"),
             Outcome::Unkeyed(Err(Failure::Unknown { .. })) => {
                 Self::problem(500, "it is not known whether the request was carried out")
             }
@@ -78,14 +84,11 @@ impl Answer {
     /// The answer for a claim; `None` if the request is to be run.
     #[must_use]
     pub fn of_claim(claim: &Claim) -> Option<Self> {
-        Some(match claim {
-            Claim::Claimed(_) | Claim::Resumed(_) => return None,
-            Claim::Replayed(answer) => Self::replay(answer),
-            Claim::InProgress { retry_after } => Self::in_progress(*retry_after),
-            Claim::Mismatched => Self::mismatched(),
-            Claim::Gone => Self::gone(),
-            Claim::Parked { .. } => Self::parked(),
-        })
+        claim
+            .clone()
+            .into_lease()
+            .err()
+            .map(|outcome| Self::of(&outcome))
     }
 
     /// The answer for an error, without the error's text, which is for the log.
@@ -125,30 +128,8 @@ impl Answer {
         }
     }
 
-    fn replay(answer: &Response) -> Self {
-        Self {
-            headers: vec![(IDEMPOTENT_REPLAYED, "true".to_owned())],
-            ..Self::given(answer)
-        }
-    }
-
     fn in_progress(retry_after: Duration) -> Self {
         Self::problem(409, "a request with this key is in progress").after(retry_after)
-    }
-
-    const fn parked() -> Self {
-        Self::problem(
-            409,
-            "the outcome of a request with this key is not known yet",
-        )
-    }
-
-    const fn mismatched() -> Self {
-        Self::problem(422, "this key was used for a different request")
-    }
-
-    const fn gone() -> Self {
-        Self::problem(410, "a request with this key was finished long ago")
     }
 
     pub(crate) const fn problem(status: u16, problem: &'static str) -> Self {

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::{Key, Lease, Response, column};
 use crate::executor::only;
 use crate::interval::Interval;
+use crate::options::setters;
 use crate::{Error, Executor, Json, Row};
 
 const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, request => $3, \
@@ -54,6 +55,19 @@ pub struct ClaimOptions {
 }
 
 impl ClaimOptions {
+    setters! {
+        /// The request, as JSON already.
+        request: Json,
+        /// How long the lease lasts, instead of the scope's. It is renewed by this length too.
+        lease: Duration,
+        /// How long the answer is kept, instead of the scope's; fixed by the claim that makes the key.
+        ttl: Duration,
+        /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
+        /// answer was lost costs nothing. Never use a worker's name or anything that a client sends: two attempts
+        /// with one name would both believe that they hold the key.
+        holder: impl Into<String>,
+    }
+
     /// No request to compare, the scope's lease and ttl, no holder.
     pub fn new() -> Self {
         Self::default()
@@ -65,32 +79,6 @@ impl ClaimOptions {
     /// [`Error::Json`] if it cannot be written as JSON.
     pub fn of<T: Serialize + ?Sized>(request: &T) -> Result<Self, Error> {
         Ok(Self::new().request(Json::of(request)?))
-    }
-
-    /// The request, as JSON already.
-    pub fn request(mut self, request: Json) -> Self {
-        self.request = Some(request);
-        self
-    }
-
-    /// How long the lease lasts, instead of the scope's. It is renewed by this length too.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
-    }
-
-    /// How long the answer is kept, instead of the scope's; fixed by the claim that makes the key.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
-    }
-
-    /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
-    /// answer was lost costs nothing. Never use a worker's name or anything that a client sends: two attempts
-    /// with one name would both believe that they hold the key.
-    pub fn holder(mut self, holder: impl Into<String>) -> Self {
-        self.holder = Some(holder.into());
-        self
     }
 
     /// A fresh holder, a random UUID.

@@ -84,11 +84,9 @@ impl Lease {
     /// now, by `lease`, or the claim's length, or the scope's, and returns the time left.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
+    /// # use pg_once::{Claim, ClaimOptions};
     /// use pg_once::Json;
     ///
     /// let mut client = pool.get().await?;
@@ -128,11 +126,8 @@ impl Lease {
     /// last writes, so that both commit together.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
     /// use pg_once::{Kind, Response};
     ///
     /// let answer = Response::new(201).with_body(&serde_json::json!({"id": 7}))?;
@@ -157,11 +152,8 @@ impl Lease {
     /// Stores the final answer of a failure. It is replayed like any other.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
     /// use pg_once::Response;
     ///
     /// lease.abort(&pool, &Response::new(402).with_body("card refused")?).await?;
@@ -178,11 +170,9 @@ impl Lease {
     /// `retry_after`.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
+    /// # use pg_once::{Claim, ClaimOptions};
     /// use std::time::Duration;
     ///
     /// lease.release(&pool, Some("bank says 503"), Some(Duration::from_secs(30))).await?;
@@ -211,11 +201,9 @@ impl Lease {
     /// Every claim answers [`Parked`](crate::Claim::Parked) until [`Key::resolve`](crate::Key::resolve).
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
+    /// # use pg_once::{Claim, ClaimOptions};
     /// lease.park(&pool, "the bank did not answer and does not dedupe").await?;
     /// assert_eq!(key.claim(&pool, &ClaimOptions::new()).await?, Claim::Parked { attempt: 1 });
     /// # Ok(()) }) }
@@ -233,11 +221,8 @@ impl Lease {
     /// time that was granted, which ends with the scope's `max_lease_life`.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
     /// use std::time::Duration;
     ///
     /// let left = lease.extend(&pool, Some(Duration::from_secs(300))).await?;

@@ -101,11 +101,9 @@ impl Key {
     /// Decides about a key that is parked at this attempt. The same verdict again changes nothing.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Response, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
+    /// # use pg_once::{Claim, ClaimOptions, Response};
     /// # lease.park(&pool, "no answer").await?;
     /// use pg_once::Verdict;
     ///

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio_postgres::types::Type;
 
 use super::{Claim, Key, Lease, column};
 use crate::executor::{call, only, value};
 use crate::interval::Interval;
-use crate::options::Options;
+use crate::options::{Setting, options};
 use crate::{Error, Executor, Json, Row};
 
 const SET: &str = "SELECT once.scope_set(scope => $1, options => $2)";
@@ -29,11 +30,6 @@ pub enum OnExpiry {
     Park,
 }
 
-/// The options to change; those not named stay as they are.
-#[derive(Clone, Debug, Default)]
-#[must_use]
-pub struct ScopeOptions(Options);
-
 /// An abandoned key, taken by [`Scope::take_abandoned`].
 #[derive(Clone, Debug)]
 pub struct Abandoned {
@@ -43,69 +39,44 @@ pub struct Abandoned {
     pub request: Option<Json>,
 }
 
+options! {
+    /// The options to change; those not named stay as they are.
+    ScopeOptions {
+        /// How long a lease lasts.
+        lease: Duration,
+        /// How long an answer is kept.
+        ttl: Duration,
+        /// How long a key is gone after that; zero: it is new at once.
+        gone_for: Duration,
+        /// What happens to a key whose lease expired.
+        on_expiry: OnExpiry,
+        /// The longest `retry_after` of a claim while another attempt has the lease.
+        retry_after: Duration,
+        /// How many attempts there are before the key parks; reset: without a limit.
+        max_attempts: i32,
+        /// The longest time from a claim to the end of its lease, however often the lease is extended.
+        max_lease_life: Duration,
+        /// Whether the request is kept, for a completer.
+        keep_request: bool,
+        /// Only this role's members may use the scope.
+        owner: &str,
+    }
+}
+
 impl ScopeOptions {
-    /// Changes nothing.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How long a lease lasts.
-    pub fn lease(self, lease: Duration) -> Self {
-        Self(self.0.interval("lease", lease))
-    }
-
-    /// How long an answer is kept.
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self(self.0.interval("ttl", ttl))
-    }
-
-    /// How long a key is gone after that; zero: it is new at once.
-    pub fn gone_for(self, gone_for: Duration) -> Self {
-        Self(self.0.interval("gone_for", gone_for))
-    }
-
-    /// What happens to a key whose lease expired.
-    pub fn on_expiry(self, on_expiry: OnExpiry) -> Self {
-        let name = match on_expiry {
-            OnExpiry::Resume => "resume",
-            OnExpiry::Park => "park",
-        };
-        Self(self.0.with("on_expiry", name.into()))
-    }
-
-    /// The longest `retry_after` of a claim while another attempt has the lease.
-    pub fn retry_after(self, retry_after: Duration) -> Self {
-        Self(self.0.interval("retry_after", retry_after))
-    }
-
-    /// How many attempts there are before the key parks.
-    pub fn max_attempts(self, attempts: i32) -> Self {
-        Self(self.0.with("max_attempts", attempts.into()))
-    }
-
-    /// The longest time from a claim to the end of its lease, however often the lease is extended.
-    pub fn max_lease_life(self, life: Duration) -> Self {
-        Self(self.0.interval("max_lease_life", life))
-    }
-
-    /// Whether the request is kept, for a completer.
-    pub fn keep_request(self, keep: bool) -> Self {
-        Self(self.0.with("keep_request", keep.into()))
-    }
-
     /// The phases, in order; other points and steps back are refused.
     pub fn recovery_points<'p>(self, points: impl IntoIterator<Item = &'p str>) -> Self {
-        Self(self.0.with("recovery_points", points.into_iter().collect()))
+        let points: Value = points.into_iter().collect();
+        Self(self.0.with("recovery_points", points))
     }
+}
 
-    /// Only this role's members may use the scope.
-    pub fn owner(self, role: &str) -> Self {
-        Self(self.0.with("owner", role.into()))
-    }
-
-    /// Resets an option to its default (for `max_attempts`: no limit).
-    pub fn reset(self, option: &str) -> Self {
-        Self(self.0.reset(option))
+impl Setting for OnExpiry {
+    fn json(self) -> Value {
+        match self {
+            Self::Resume => "resume".into(),
+            Self::Park => "park".into(),
+        }
     }
 }
 
@@ -223,12 +194,11 @@ impl Scope {
 
     fn abandoned(&self, row: &Row, length: Option<Duration>) -> Result<Abandoned, Error> {
         let key = self.key(column(row, "key")?);
-        match Claim::of_row(&key, row, length)? {
-            Claim::Claimed(lease) | Claim::Resumed(lease) => Ok(Abandoned {
-                lease,
-                request: column(row, "request")?,
-            }),
-            other => Err(Error::Answer(format!("taken, but {other:?}"))),
-        }
+        let claim = Claim::of_row(&key, row, length)?;
+        let not_taken = |other| Error::Answer(format!("taken, but {other:?}"));
+        Ok(Abandoned {
+            lease: claim.into_lease().map_err(not_taken)?,
+            request: column(row, "request")?,
+        })
     }
 }

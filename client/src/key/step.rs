@@ -56,11 +56,8 @@ impl Lease {
     /// one attempt must look first, whatever the answer.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
     /// use pg_once::{Json, Step};
     ///
     /// # async fn charge(key: &str) -> Result<Json, pg_once::Error> { Json::of(key) }
@@ -151,11 +148,8 @@ impl Lease {
     /// counts.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
     /// use pg_once::Json;
     ///
     /// lease.step(&pool, "charge").await?;
@@ -203,11 +197,8 @@ impl Lease {
     /// Versions begin at 1; the same call again changes nothing. Returns the present version.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// # use pg_once::{Claim, ClaimOptions, Scope};
-    /// # let key = Scope::new("payments.create").key(&idempotency_key);
-    /// # let Claim::Claimed(lease) = key.claim(&pool, &ClaimOptions::new()).await? else { panic!() };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
+    /// # fn main() { with_lease(async |pool, key, lease| {
     /// lease.step(&pool, "charge").await?;
     /// let before = key.derive(&pool, "charge").await?;
     /// assert_eq!(lease.rotate(&pool, "charge", 1).await?, 2);

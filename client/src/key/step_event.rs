@@ -6,6 +6,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::options::setters;
 use crate::{Error, Json, Topic};
 
 /// An event that a key's end emits for one of its steps.
@@ -35,6 +36,11 @@ struct Wire<'a> {
 }
 
 impl StepEvent {
+    setters! {
+        /// Its order key: see [`EmitOptions::order_key`](crate::EmitOptions::order_key).
+        order_key: impl Into<String>,
+    }
+
     /// An event of this topic.
     pub fn new(topic: &Topic, payload: Json) -> Self {
         Self {
@@ -42,12 +48,6 @@ impl StepEvent {
             payload,
             order_key: None,
         }
-    }
-
-    /// Its order key: see [`EmitOptions::order_key`](crate::EmitOptions::order_key).
-    pub fn order_key(mut self, key: impl Into<String>) -> Self {
-        self.order_key = Some(key.into());
-        self
     }
 
     pub(super) fn to_json(&self) -> Result<Json, Error> {
@@ -60,21 +60,16 @@ impl StepEvent {
 }
 
 impl StepEvents {
+    setters! {
+        /// Emitted when the key is completed.
+        on_complete: StepEvent,
+        /// Emitted when the key is aborted, instead of the event that the step began with.
+        on_abort: StepEvent,
+    }
+
     /// None.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Emitted when the key is completed.
-    pub fn on_complete(mut self, event: StepEvent) -> Self {
-        self.on_complete = Some(event);
-        self
-    }
-
-    /// Emitted when the key is aborted, instead of the event that the step began with.
-    pub fn on_abort(mut self, event: StepEvent) -> Self {
-        self.on_abort = Some(event);
-        self
     }
 }
 

@@ -9,6 +9,7 @@ use tokio_postgres::types::Type;
 
 use super::{Machine, MachineRow};
 use crate::executor::column;
+use crate::options::setters;
 use crate::{Error, Executor, Json, Row};
 
 const TRANSITION: &str = "SELECT * FROM once.transition(machine => $1, id => $2, to_status => $3, \
@@ -75,6 +76,15 @@ pub struct MovedRow {
 }
 
 impl Transition {
+    setters! {
+        /// Other columns of the row to set in the same UPDATE: a JSON object.
+        patch: Json,
+        /// The requester. Moves of steps that declare no claim state for this requester are allowed, too.
+        requester: impl Into<String>,
+        /// Only if the row is at this version.
+        version: i64,
+    }
+
     /// A move to this status from any status for which the machine declares one.
     pub fn to(status: impl Into<String>) -> Self {
         Self {
@@ -92,24 +102,6 @@ impl Transition {
             from: Some(statuses.into_iter().map(Into::into).collect()),
             ..self
         }
-    }
-
-    /// Other columns of the row to set in the same UPDATE: a JSON object.
-    pub fn patch(mut self, patch: Json) -> Self {
-        self.patch = Some(patch);
-        self
-    }
-
-    /// The requester. Moves of steps that declare no claim state for this requester are allowed, too.
-    pub fn requester(mut self, requester: impl Into<String>) -> Self {
-        self.requester = Some(requester.into());
-        self
-    }
-
-    /// Only if the row is at this version.
-    pub fn version(mut self, version: i64) -> Self {
-        self.version = Some(version);
-        self
     }
 }
 

@@ -10,6 +10,7 @@ use tokio_postgres::types::Type;
 use super::Subscriber;
 use crate::executor::{Args, column, of_row, only, value};
 use crate::interval::Interval;
+use crate::options::setters;
 use crate::{Error, Executor, Json, Row};
 
 const TAKE: &str = "SELECT * FROM once.outbox_take(topic => $1, subscriber => $2, max => $3, \
@@ -53,7 +54,7 @@ pub struct Batch {
     subscriber: Subscriber,
     token: i64,
     /// The length that the take asked for. A renewal without one asks for it again.
-    length: Option<Duration>,
+    pub(crate) length: Option<Duration>,
     /// The events, in the order in which they are to be handled. Never empty when it is taken.
     pub events: Vec<Event>,
 }
@@ -91,6 +92,13 @@ impl Default for NackOptions {
 }
 
 impl NackOptions {
+    setters! {
+        /// What went wrong, for [`Subscriber::deliveries`].
+        error: impl Into<String>,
+        /// When to retry, instead of the subscriber's backoff.
+        retry_after: Duration,
+    }
+
     /// A failed attempt, of the kind `error`, to be retried with the subscriber's backoff.
     pub fn new() -> Self {
         Self::default()
@@ -106,21 +114,9 @@ impl NackOptions {
         Self::new().kind("never")
     }
 
-    /// What went wrong, for [`Subscriber::deliveries`].
-    pub fn error(mut self, error: impl Into<String>) -> Self {
-        self.error = Some(error.into());
-        self
-    }
-
     /// A word for the failure, by which the metrics count: `timeout`, `refused`.
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = kind.into();
-        self
-    }
-
-    /// When to retry, instead of the subscriber's backoff.
-    pub fn retry_after(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after);
         self
     }
 }
@@ -209,12 +205,8 @@ impl Batch {
     /// Where one is [`dead`](Nacked::dead), a compensation can be emitted in the same transaction.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
-    /// # fn main() { with_topic(async |pool, topic| {
-    /// # use pg_once::{EmitOptions, Json};
-    /// # topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
-    /// # let subscriber = topic.default_subscriber();
-    /// # let Some(batch) = subscriber.take(&pool, 10, None).await? else { panic!("it is due") };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_batch.rs"));
+    /// # fn main() { with_batch(async |pool, subscriber, batch| {
     /// use pg_once::NackOptions;
     ///
     /// let refused = NackOptions::new().kind("refused").error("503 Service Unavailable");

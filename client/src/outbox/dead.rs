@@ -70,12 +70,8 @@ impl Subscriber {
     /// Up to `max` (1 to 10000) dead letters, the longest dead first.
     ///
     /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
-    /// # fn main() { with_topic(async |pool, topic| {
-    /// # use pg_once::{EmitOptions, Json};
-    /// # topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
-    /// # let subscriber = topic.default_subscriber();
-    /// # let Some(batch) = subscriber.take(&pool, 10, None).await? else { panic!("it is due") };
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_batch.rs"));
+    /// # fn main() { with_batch(async |pool, subscriber, batch| {
     /// use pg_once::NackOptions;
     ///
     /// batch.nack(&pool, None, &NackOptions::never().error("no such address")).await?;

@@ -7,6 +7,7 @@ use tokio_postgres::types::Type;
 use super::Topic;
 use crate::executor::{of_row, only};
 use crate::interval::Interval;
+use crate::options::setters;
 use crate::{Error, Executor, Json};
 
 const EMIT: &str = "SELECT * FROM once.outbox_emit(topic => $1, payload => $2, order_key => $3, \
@@ -33,34 +34,21 @@ pub struct Emitted {
 }
 
 impl EmitOptions {
+    setters! {
+        /// Events of one key are delivered one after another, in the order in which they were emitted. A
+        /// failed one delays those after it: use the finest key that still needs an order.
+        order_key: impl Into<String>,
+        /// A second emit with this key does nothing, for as long as the topic's `dedupe_for`.
+        dedupe_key: impl Into<String>,
+        /// A JSON object for the handler, beside the payload.
+        headers: Json,
+        /// The shortest time before delivery, more than zero. Not together with an order key.
+        delay: Duration,
+    }
+
     /// Defaults: delivered in any order, as often as it is emitted, without headers, at once.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Events of one key are delivered one after another, in the order in which they were emitted. A
-    /// failed one delays those after it: use the finest key that still needs an order.
-    pub fn order_key(mut self, key: impl Into<String>) -> Self {
-        self.order_key = Some(key.into());
-        self
-    }
-
-    /// A second emit with this key does nothing, for as long as the topic's `dedupe_for`.
-    pub fn dedupe_key(mut self, key: impl Into<String>) -> Self {
-        self.dedupe_key = Some(key.into());
-        self
-    }
-
-    /// A JSON object for the handler, beside the payload.
-    pub fn headers(mut self, headers: Json) -> Self {
-        self.headers = Some(headers);
-        self
-    }
-
-    /// The shortest time before delivery, more than zero. Not together with an order key.
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.delay = Some(delay);
-        self
     }
 }
 

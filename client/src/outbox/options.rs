@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio_postgres::types::Type;
 
 use super::{Subscriber, Topic};
 use crate::executor::{call, only, value};
 use crate::interval::Interval;
-use crate::options::Options;
+use crate::options::options;
 use crate::{Error, Executor, Json};
 
 const TOPIC_SET: &str = "SELECT once.topic_set(topic => $1, options => $2)";
@@ -23,93 +24,44 @@ const GRANTED_LEASE: &str = "SELECT (extract(epoch FROM least(coalesce($3, \
                              (options->>'max_lease_life')::interval)) * 1000000)::bigint \
                              FROM once.subscriber_get(topic => $1, subscriber => $2) AS options";
 
-/// The options of a topic to change; those not named stay as they are.
-#[derive(Clone, Debug, Default)]
-#[must_use]
-pub struct TopicOptions(Options);
-
-/// The options of a subscriber to change; those not named stay as they are.
-#[derive(Clone, Debug, Default)]
-#[must_use]
-pub struct SubscriberOptions(Options);
-
-impl TopicOptions {
-    /// Changes nothing.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How long a `dedupe_key` counts.
-    pub fn dedupe_for(self, time: Duration) -> Self {
-        Self(self.0.interval("dedupe_for", time))
-    }
-
-    /// How many batches with order keys can be leased at once; changed only while nothing is
-    /// pending.
-    pub fn lanes(self, lanes: i32) -> Self {
-        Self(self.0.with("lanes", lanes.into()))
-    }
-
-    /// Its subscribers. Only when the topic is created; later ones by [`Subscriber::set`].
-    pub fn subscribers<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Self {
-        Self(self.0.with("subscribers", names.into_iter().collect()))
-    }
-
-    /// Only this role's members may use the topic.
-    pub fn owner(self, role: &str) -> Self {
-        Self(self.0.with("owner", role.into()))
-    }
-
-    /// Resets an option to its default.
-    pub fn reset(self, option: &str) -> Self {
-        Self(self.0.reset(option))
+options! {
+    /// The options of a topic to change; those not named stay as they are.
+    TopicOptions {
+        /// How long a `dedupe_key` counts.
+        dedupe_for: Duration,
+        /// How many batches with order keys can be leased at once; changed only while nothing is
+        /// pending.
+        lanes: i32,
+        /// Only this role's members may use the topic.
+        owner: &str,
     }
 }
 
-impl SubscriberOptions {
-    /// Changes nothing.
-    pub fn new() -> Self {
-        Self::default()
+impl TopicOptions {
+    /// Its subscribers. Only when the topic is created; later ones by [`Subscriber::set`].
+    pub fn subscribers<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Self {
+        let names: Value = names.into_iter().collect();
+        Self(self.0.with("subscribers", names))
     }
+}
 
-    /// How many attempts may fail before an event is dead.
-    pub fn max_attempts(self, attempts: i32) -> Self {
-        Self(self.0.with("max_attempts", attempts.into()))
-    }
-
-    /// The longest first wait after a failure; it doubles with each.
-    pub fn backoff_base(self, base: Duration) -> Self {
-        Self(self.0.interval("backoff_base", base))
-    }
-
-    /// The longest wait of all.
-    pub fn backoff_cap(self, cap: Duration) -> Self {
-        Self(self.0.interval("backoff_cap", cap))
-    }
-
-    /// How long a batch is leased.
-    pub fn lease(self, lease: Duration) -> Self {
-        Self(self.0.interval("lease", lease))
-    }
-
-    /// The longest time that a batch can be leased, however often it is extended.
-    pub fn max_lease_life(self, life: Duration) -> Self {
-        Self(self.0.interval("max_lease_life", life))
-    }
-
-    /// While true, takes get nothing; what is leased may be acked or nacked.
-    pub fn paused(self, paused: bool) -> Self {
-        Self(self.0.with("paused", paused.into()))
-    }
-
-    /// How long dead letters are kept; for ever by default.
-    pub fn dead_for(self, time: Duration) -> Self {
-        Self(self.0.interval("dead_for", time))
-    }
-
-    /// Resets an option to its default.
-    pub fn reset(self, option: &str) -> Self {
-        Self(self.0.reset(option))
+options! {
+    /// The options of a subscriber to change; those not named stay as they are.
+    SubscriberOptions {
+        /// How many attempts may fail before an event is dead.
+        max_attempts: i32,
+        /// The longest first wait after a failure; it doubles with each.
+        backoff_base: Duration,
+        /// The longest wait of all.
+        backoff_cap: Duration,
+        /// How long a batch is leased.
+        lease: Duration,
+        /// The longest time that a batch can be leased, however often it is extended.
+        max_lease_life: Duration,
+        /// While true, takes get nothing; what is leased may be acked or nacked.
+        paused: bool,
+        /// How long dead letters are kept; for ever by default.
+        dead_for: Duration,
     }
 }
 

@@ -12,7 +12,6 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use deadpool_postgres::{Client, Pool};
-use tokio::time::sleep;
 
 use super::job::JobFailure;
 use super::pace::{Pace, settings};
@@ -203,10 +202,11 @@ impl ActionRunner {
         W: FnMut(Option<Action>, ActionTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
-        let (action, mut failures, mut told) = (watch.action(), 0, None);
+        let (action, mut told) = (watch.action(), None);
+        let mut failures = self.pace.backoff.failures();
         loop {
             let attempt = async {
-                if failures > 0 {
+                if failures.count > 0 {
                     // Before the work runs again: is the lease still there, or is the action done?
                     watch.look(pool).await?;
                 }
@@ -232,12 +232,8 @@ impl ActionRunner {
                 // A commit whose answer was lost.
                 return Ok(end);
             }
-            failures += 1;
-            if failures >= self.pace.backoff.tries || !error.is_retryable() {
-                return Err(error.into());
-            }
-            tracing::info!(row = ?self.row, %error, failures, "the database failed during an action; retrying");
-            sleep(self.pace.backoff.wait(failures)).await;
+            tracing::info!(row = ?self.row, %error, "the database failed during an action");
+            failures.wait(error, Error::is_retryable).await?;
         }
     }
 
@@ -253,7 +249,7 @@ impl ActionRunner {
         let mut step = Transition::to(to);
         step.requester.clone_from(&self.options.requester);
         step.version = self.options.version;
-        let mut failures = 0;
+        let mut failures = self.pace.backoff.failures();
         loop {
             let attempt = async {
                 let transaction = ActionTransaction::begin(pool).await?;
@@ -264,17 +260,11 @@ impl ActionRunner {
                 }
                 Ok(moved)
             };
-            let error = match attempt.await {
+            match attempt.await {
                 Ok(moved) => return Ok(Acted::of(moved)),
                 Err(JobFailure::Release(error)) => return Ok(Acted::Released { error }),
-                Err(JobFailure::Error(error)) => error,
-            };
-            failures += 1;
-            // Only then it was certainly rolled back.
-            if failures >= self.pace.backoff.tries || error.kind() != Kind::Conflict {
-                return Err(error);
+                Err(JobFailure::Error(error)) => failures.wait(error, Error::rolled_back).await?,
             }
-            sleep(self.pace.backoff.wait(failures)).await;
         }
     }
 }

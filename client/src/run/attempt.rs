@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::heartbeat::Heartbeat;
-use super::outcome::{Done, Failure};
+use super::heartbeat::until_lost;
+use super::outcome::{Done, Failure, Outcome};
 use super::panics::caught;
 use super::{storable, storable_wait};
-use crate::{Autocommit, Backoff, Error, Kind, Lease, Response};
+use crate::{Autocommit, Backoff, Error, Kind, Lease};
 
 /// The reason of the release when the work is told to stop.
 pub(super) const STOPPED: &str = "the worker was told to stop";
@@ -28,14 +28,8 @@ pub(super) struct Attempt<'a, E> {
 
 /// How an attempt ended.
 pub(super) enum End {
-    Ran(Response),
-    Aborted(Response),
-    Released {
-        error: String,
-        retry_after: Option<Duration>,
-    },
-    Parked,
-    LeaseLost,
+    /// As the request does: ran, aborted, released, parked, or the lease is lost.
+    Outcome(Outcome),
     /// This token has finished the key: a commit whose answer was lost.
     Finished,
     /// The work failed with a retryable error, or repeated a committed write (`ON006`). The key is released; a new
@@ -43,6 +37,12 @@ pub(super) enum End {
     Again(Error),
     /// A call failed for good during the work; the key is released.
     Failed(Error),
+}
+
+impl From<Outcome> for End {
+    fn from(outcome: Outcome) -> Self {
+        Self::Outcome(outcome)
+    }
 }
 
 impl<E: Autocommit> Attempt<'_, E> {
@@ -53,16 +53,10 @@ impl<E: Autocommit> Attempt<'_, E> {
         work: impl Future<Output = Result<Done, Failure>>,
         stop: impl Future<Output = ()>,
     ) -> Result<End, Error> {
-        let heartbeat = Heartbeat {
-            exec: self.exec,
-            backoff: self.backoff,
-            lease: self.lease,
-            since,
-        };
         let ended = tokio::select! {
             biased;
             ended = caught(work) => ended,
-            () = heartbeat.until_lost() => return Ok(End::LeaseLost),
+            () = until_lost(self.exec, self.backoff, self.lease, since) => return Ok(Outcome::LeaseLost.into()),
             () = stop => return self.give_back().await,
         };
         match ended {
@@ -79,7 +73,7 @@ impl<E: Autocommit> Attempt<'_, E> {
 
     /// Releases the key, due at once; its error is STOPPED.
     pub(super) async fn give_back(&self) -> Result<End, Error> {
-        let ended = End::Released {
+        let ended = Outcome::Released {
             error: STOPPED.to_owned(),
             retry_after: None,
         };
@@ -90,27 +84,28 @@ impl<E: Autocommit> Attempt<'_, E> {
     async fn settle(&self, ended: Result<Done, Failure>) -> Result<End, Error> {
         let (exec, lease) = (self.exec, self.lease);
         match ended {
-            Ok(Done::Stored(answer)) => Ok(End::Ran(answer)),
+            Ok(Done::Stored(answer)) => Ok(Outcome::Ran(answer).into()),
             Ok(Done::Answer(answer)) => {
                 let complete = || lease.complete(exec, &answer);
                 let written = self.backoff.insist_once(complete).await;
-                self.end_as(End::Ran(answer), written)
+                self.end_as(Outcome::Ran(answer), written)
             }
             Err(Failure::Abort(answer)) => {
                 let abort = || lease.abort(exec, &answer);
                 let written = self.backoff.insist_once(abort).await;
-                self.end_as(End::Aborted(answer), written)
+                self.end_as(Outcome::Aborted(answer), written)
             }
             Err(Failure::Retry { error, retry_after }) => {
                 let retry_after = retry_after.or(self.deferred);
                 let written = self.release(&error, retry_after).await;
-                self.end_as(End::Released { error, retry_after }, written)
+                self.end_as(Outcome::Released { error, retry_after }, written)
             }
             Err(Failure::Unknown { reason }) => {
                 tracing::warn!(key = ?lease.key(), attempt = lease.attempt(), %reason, "parked");
                 let reason = storable(&reason);
                 let park = || lease.park(exec, &reason);
-                self.end_as(End::Parked, self.backoff.insist(park).await)
+                let attempt = lease.attempt();
+                self.end_as(Outcome::Parked { attempt }, self.backoff.insist(park).await)
             }
             Err(Failure::Error(error)) => self.settle_error(error).await,
         }
@@ -131,9 +126,9 @@ impl<E: Autocommit> Attempt<'_, E> {
         self.end_as(ended, written)
     }
 
-    fn end_as(&self, ended: End, written: Result<(), Error>) -> Result<End, Error> {
+    fn end_as(&self, ended: impl Into<End>, written: Result<(), Error>) -> Result<End, Error> {
         match written {
-            Ok(()) => Ok(ended),
+            Ok(()) => Ok(ended.into()),
             Err(error) => self.refused(error),
         }
     }
@@ -141,7 +136,7 @@ impl<E: Autocommit> Attempt<'_, E> {
     /// A write with the token was refused, or the database did not come back.
     fn refused(&self, error: Error) -> Result<End, Error> {
         match error.kind() {
-            Kind::LeaseLost => Ok(End::LeaseLost),
+            Kind::LeaseLost => Ok(Outcome::LeaseLost.into()),
             Kind::AlreadyDone => Ok(End::Finished),
             _ => {
                 tracing::warn!(key = ?self.lease.key(), %error, "the end of the attempt could not be stored");

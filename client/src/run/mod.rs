@@ -249,19 +249,13 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         let (mut since, mut claim) = first;
         let (mut polls, mut round) = (Polls::up_to(self.wait), 0);
         loop {
-            let lease = match claim {
-                Claim::Claimed(lease) | Claim::Resumed(lease) => lease,
-                Claim::Replayed(answer) => return Ok(Outcome::Replayed(answer)),
-                Claim::InProgress { retry_after } => {
-                    if !polls.next().await {
-                        return Ok(Outcome::InProgress { retry_after });
-                    }
+            let lease = match claim.into_lease() {
+                Ok(lease) => lease,
+                Err(Outcome::InProgress { .. }) if polls.next().await => {
                     (since, claim) = self.claim().await?;
                     continue;
                 }
-                Claim::Mismatched => return Ok(Outcome::Mismatched),
-                Claim::Gone => return Ok(Outcome::Gone),
-                Claim::Parked { attempt } => return Ok(Outcome::Parked { attempt }),
+                Err(outcome) => return Ok(outcome),
             };
             let attempt = Attempt {
                 exec: self.exec,
@@ -271,16 +265,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
             };
             let work = async { work(lease.clone()).await };
             let error = match attempt.run(since, work, stop.as_mut()).await? {
-                End::Ran(answer) => return Ok(Outcome::Ran(answer)),
-                End::Aborted(answer) => return Ok(Outcome::Aborted(answer)),
-                End::Released { error, retry_after } => {
-                    return Ok(Outcome::Released { error, retry_after });
-                }
-                End::Parked => {
-                    let attempt = lease.attempt();
-                    return Ok(Outcome::Parked { attempt });
-                }
-                End::LeaseLost => return Ok(Outcome::LeaseLost),
+                End::Outcome(outcome) => return Ok(outcome),
                 End::Finished => return self.read_stored().await,
                 End::Failed(error) => return Err(error),
                 End::Again(error) => error,
@@ -332,19 +317,15 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
     }
 }
 
-/// A reason that the server accepts: not empty, not too long, without a NUL. Otherwise the key could
-/// not be parked and would run again.
+/// A reason that the server accepts. Otherwise the key could not be parked and would run again.
 fn storable(reason: &str) -> String {
-    let kept: String = reason
-        .chars()
-        .filter(|c| *c != '\0')
-        .take(LONGEST_REASON)
-        .collect();
-    if kept.is_empty() {
-        "no reason given".to_owned()
-    } else {
-        kept
-    }
+    cut(reason, LONGEST_REASON).unwrap_or_else(|| "no reason given".to_owned())
+}
+
+/// A text that the server accepts: not empty, not too long, without a NUL.
+fn cut(text: &str, longest: usize) -> Option<String> {
+    let kept = text.chars().filter(|c| *c != '\0').take(longest);
+    Some(kept.collect()).filter(|kept: &String| !kept.is_empty())
 }
 
 /// A wait that the server accepts: the `Retry-After` of another side may be 0, or too long.

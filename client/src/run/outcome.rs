@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Error, Response};
+use crate::{Claim, Error, Lease, Response};
 
 /// The result of work that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,4 +108,18 @@ pub enum Outcome {
     Gone,
     /// The database was away and the caller chose to fail open: the work ran **without a key**.
     Unkeyed(Result<Response, Failure>),
+}
+
+impl Claim {
+    /// The lease if the request is to be run; otherwise its outcome.
+    pub(crate) fn into_lease(self) -> Result<Lease, Outcome> {
+        Err(match self {
+            Self::Claimed(lease) | Self::Resumed(lease) => return Ok(lease),
+            Self::Replayed(answer) => Outcome::Replayed(answer),
+            Self::InProgress { retry_after } => Outcome::InProgress { retry_after },
+            Self::Mismatched => Outcome::Mismatched,
+            Self::Gone => Outcome::Gone,
+            Self::Parked { attempt } => Outcome::Parked { attempt },
+        })
+    }
 }

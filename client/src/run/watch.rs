@@ -10,7 +10,7 @@ use std::time::Duration;
 use deadpool_postgres::Pool;
 use tokio::time::Instant;
 
-use super::heartbeat::{Heartbeat, Leased};
+use super::heartbeat::{Leased, until_lost};
 use super::job::JobFailure;
 use super::panics::caught;
 use super::storable;
@@ -74,16 +74,10 @@ impl<'a> Watch<'a> {
 
     /// Runs the work beside its heartbeat; `None`: the lease is lost. A panic releases the row, then goes on.
     pub(super) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let heartbeat = Heartbeat {
-            exec: self.pool,
-            backoff: self.backoff,
-            lease: self,
-            since: self.since,
-        };
         let ended = tokio::select! {
             biased;
             ended = caught(work) => ended,
-            () = heartbeat.until_lost() => return None,
+            () = until_lost(self.pool, self.backoff, self, self.since) => return None,
         };
         match ended {
             Ok(ended) => Some(ended),

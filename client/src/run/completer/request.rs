@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::super::attempt::{Attempt, End};
-use super::super::outcome::{Done, Failure};
+use super::super::outcome::{Done, Failure, Outcome};
 use super::super::pace::{DEFERRED, jittered};
 use super::super::panics::{apart, tell};
 use super::super::stage::{Stage, reached};
@@ -62,17 +62,19 @@ async fn handle<H: Complete>(
 impl Completion {
     fn of<E>(ended: Result<End, Error>, attempt: &Attempt<'_, E>) -> Self {
         match ended {
-            Ok(End::Ran(_) | End::Finished) => Self::Completed,
-            Ok(End::Aborted(_)) => Self::Aborted,
-            Ok(End::Released { error, retry_after }) => Self::Released { error, retry_after },
+            Ok(End::Finished) => Self::Completed,
             Ok(End::Again(error) | End::Failed(error)) => Self::Released {
                 error: error.to_string(),
                 retry_after: attempt.deferred,
             },
-            Ok(End::Parked) => Self::Parked {
-                attempt: attempt.lease.attempt(),
+            Ok(End::Outcome(outcome)) => match outcome {
+                Outcome::Ran(_) => Self::Completed,
+                Outcome::Aborted(_) => Self::Aborted,
+                Outcome::Released { error, retry_after } => Self::Released { error, retry_after },
+                Outcome::Parked { attempt } => Self::Parked { attempt },
+                // The others end a claim, not an attempt.
+                _ => Self::LeaseLost,
             },
-            Ok(End::LeaseLost) => Self::LeaseLost,
             Err(error) => Self::Unsettled(error),
         }
     }

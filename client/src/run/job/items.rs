@@ -40,27 +40,25 @@ pub(super) struct Items<'a, J: Job> {
 impl<J: Job> Items<'_, J> {
     /// Works item by item, until the job ends.
     pub(super) async fn work_off(&mut self) -> End {
-        let mut failures = 0;
+        let mut failures = self.backoff.failures();
         loop {
             let error = match self.turn().await {
                 Ok(Turn::Done) => {
-                    failures = 0;
+                    failures.count = 0;
                     continue;
                 }
                 Ok(Turn::End(end)) => return end,
                 Err(JobFailure::Error(error)) => error,
                 Err(failure) => return End::Failed(failure),
             };
-            failures += 1;
             if error.kind() == Kind::LeaseLost {
                 return End::LeaseLost;
             }
-            if failures >= self.backoff.tries || !error.is_retryable() {
+            let row = self.watch.action().row();
+            tracing::info!(?row, %error, "the database failed during an item");
+            if let Err(error) = failures.wait(error, Error::is_retryable).await {
                 return End::Failed(error.into());
             }
-            let row = self.watch.action().row();
-            tracing::info!(?row, %error, failures, "the database failed during an item; retrying");
-            tokio::time::sleep(self.backoff.wait(failures)).await;
         }
     }
 
@@ -88,16 +86,11 @@ impl<J: Job> Items<'_, J> {
     /// The item's writes, together with the extension that fences them; `false`: the job is being
     /// cancelled and nothing was written.
     async fn save(&mut self, made: &J::Made) -> Result<bool, JobFailure> {
-        let mut failures = 0;
+        let mut failures = self.backoff.failures();
         loop {
             match self.save_once(made).await {
-                // The transaction was certainly rolled back, so the work is not repeated.
-                Err(JobFailure::Error(error))
-                    if error.kind() == Kind::Conflict && failures + 1 < self.backoff.tries =>
-                {
-                    failures += 1;
-                    tokio::time::sleep(self.backoff.wait(failures)).await;
-                }
+                // After a rollback the work is not repeated.
+                Err(JobFailure::Error(error)) => failures.wait(error, Error::rolled_back).await?,
                 end => return end,
             }
         }
@@ -120,7 +113,7 @@ impl<J: Job> Items<'_, J> {
         match transaction.commit().await.map_err(Error::from) {
             Ok(()) => Ok(true),
             Err(error) => {
-                if error.kind() == Kind::Conflict {
+                if error.rolled_back() {
                     *self.at_hand = item;
                 }
                 Err(error.into())
@@ -131,7 +124,7 @@ impl<J: Job> Items<'_, J> {
     /// The end of the action and the job's last writes, together.
     async fn finish(&mut self) -> Result<End, JobFailure> {
         let patch = self.job.result().await?;
-        let (mut failures, mut told) = (0, None);
+        let (mut failures, mut told) = (self.backoff.failures(), None);
         loop {
             let error = match self.finish_once(patch.as_ref(), &mut told).await {
                 Err(JobFailure::Error(error)) => error,
@@ -143,11 +136,7 @@ impl<J: Job> Items<'_, J> {
                 // A commit whose answer was lost.
                 return Ok(End::of(end));
             }
-            failures += 1;
-            if failures >= self.backoff.tries || !error.is_retryable() {
-                return Err(error.into());
-            }
-            tokio::time::sleep(self.backoff.wait(failures)).await;
+            failures.wait(error, Error::is_retryable).await?;
         }
     }
 

@@ -21,7 +21,7 @@ use super::pace::{Pace, Shared, settings};
 use super::stage::until_told;
 use super::tasks::Tasks;
 use crate::{Error, Subscriber};
-use batch::Held;
+use batch::deliver;
 pub use delivered::Delivered;
 pub use handler::{Deliver, Undelivered};
 
@@ -153,10 +153,9 @@ impl OutboxWorker {
             let Some((since, batch)) = intake.find(take, |batch| batch).await? else {
                 return Ok(());
             };
-            let held = Held::new(Arc::clone(shared), batch, lease, since);
             // Ends when all of the batch's events have begun or ended.
             let (begun, mut waiting) = mpsc::channel(1);
-            batches.begin(held.deliver(slot, begun));
+            batches.begin(deliver(Arc::clone(shared), batch, since, slot, begun));
             // Nothing more is taken while an event of this batch waits for a handler.
             intake.unless_told(waiting.recv()).await;
         }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use deadpool_postgres::Object;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
 
 use super::super::panics::{Panic, caught};
-use super::super::{storable, storable_wait};
+use super::super::{cut, storable, storable_wait};
 use super::chain::Verdict;
 use super::{Deliver, Delivered, Shared, Undelivered};
+use crate::executor::only;
 use crate::{Batch, Error, Event, Kind, NackOptions, Nacked};
 
 /// How many verdicts go into one call, at most.
@@ -128,11 +128,11 @@ impl<'a, H: Deliver> Settle<'a, H> {
         F: Fn(Option<&'i [i64]>) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        let ended = self.until_answered(|| call(ids)).await;
+        let ended = self.shared.backoff.until_answered(|| call(ids)).await;
         match (done_or(ended), ids) {
             (Ok(false), Some(ids)) if ids.len() > 1 => {
                 for id in ids.chunks(1) {
-                    done_or(self.until_answered(|| call(Some(id))).await)?;
+                    done_or(self.shared.backoff.until_answered(|| call(Some(id))).await)?;
                 }
                 Ok(())
             }
@@ -143,7 +143,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
     /// Nacks a failed event, with the handler's callback in the same transaction if the event dies.
     async fn fail(&mut self, event: &Event, failure: &Undelivered) -> Result<(), Error> {
         let options = failure.nack();
-        let (mut failures, mut told) = (0, None);
+        let (mut failures, mut told) = (self.shared.backoff.failures(), None);
         let nacked = loop {
             let stopped = match self.fail_once(event, failure, &options, &mut told).await {
                 Ok(nacked) => break nacked,
@@ -159,7 +159,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
                 }
                 (Stopped::Call(error), _) if !error.may_pass() => return Err(error),
                 (Stopped::Callback(error), _)
-                    if !error.is_retryable() || failures >= self.shared.backoff.tries =>
+                    if !error.is_retryable() || failures.count >= self.shared.backoff.tries =>
                 {
                     return self.defer(event, &error.to_string()).await;
                 }
@@ -167,9 +167,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
                     error
                 }
             };
-            failures += 1;
-            tracing::debug!(event_id = event.event_id, %error, failures, "retrying a nack");
-            sleep(self.shared.backoff.pause(failures)).await;
+            failures.pause(&error).await;
         };
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         if nacked.dead {
@@ -192,8 +190,8 @@ impl<'a, H: Deliver> Settle<'a, H> {
         options: &NackOptions,
         told: &mut Option<Nacked>,
     ) -> Result<Nacked, Stopped> {
-        let get = self.in_time(self.shared.pool.get()).await;
-        let mut client = get.map_err(Stopped::Call)?;
+        let Shared { pool, backoff, .. } = self.shared;
+        let mut client = backoff.in_time(pool.get()).await.map_err(Stopped::Call)?;
         let ended = self
             .fail_on(&mut client, event, failure, options, told)
             .await;
@@ -213,18 +211,18 @@ impl<'a, H: Deliver> Settle<'a, H> {
         options: &NackOptions,
         told: &mut Option<Nacked>,
     ) -> Result<Nacked, Stopped> {
-        let call = |error: Error| Stopped::Call(error);
-        let transaction = self.in_time(client.transaction()).await.map_err(call)?;
+        let (backoff, call) = (&self.shared.backoff, |error: Error| Stopped::Call(error));
+        let transaction = backoff.in_time(client.transaction()).await.map_err(call)?;
         let event_ids = [event.event_id];
         let nack = self.batch.nack(&transaction, Some(&event_ids), options);
-        let nacked = only(self.in_time(nack).await.map_err(call)?).map_err(call)?;
+        let nacked = backoff.in_time(nack).await.and_then(only).map_err(call)?;
         if nacked.dead {
             let dead = self.shared.handler.dead(&transaction, event, failure);
             let undone = caught(dead).await.map_err(Stopped::Panicked)?;
             undone.map_err(Stopped::Callback)?;
         }
         *told = Some(nacked);
-        let commit = self.in_time(transaction.commit()).await;
+        let commit = backoff.in_time(transaction.commit()).await;
         commit.map_err(Stopped::Commit)?;
         Ok(nacked)
     }
@@ -243,31 +241,6 @@ impl<'a, H: Deliver> Settle<'a, H> {
             .error(reason)
             .retry_after(CALLBACK_FAILED);
         self.release(&[event_id], &options).await
-    }
-
-    /// Retries a call until it is answered; the end of the lease bounds it.
-    async fn until_answered<T, F, Fut>(&self, mut call: F) -> Result<T, Error>
-    where
-        F: FnMut() -> Fut,
-        Fut: Future<Output = Result<T, Error>>,
-    {
-        let (backoff, mut failures) = (&self.shared.backoff, 0);
-        loop {
-            let error = match backoff.in_time(call()).await {
-                Err(error) if error.may_pass() => error,
-                answer => return answer,
-            };
-            failures += 1;
-            tracing::debug!(token = self.batch.token(), %error, failures, "retrying the end of events");
-            sleep(backoff.pause(failures)).await;
-        }
-    }
-
-    async fn in_time<T, X>(&self, call: impl Future<Output = Result<T, X>>) -> Result<T, Error>
-    where
-        Error: From<X>,
-    {
-        self.shared.backoff.in_time(call).await
     }
 }
 
@@ -295,26 +268,8 @@ impl Undelivered {
 /// A kind that the server accepts. Otherwise the failure could not be recorded, and the event would be
 /// delivered for ever.
 fn kind_of(kind: &str) -> String {
-    let kept: String = kind
-        .chars()
-        .filter(|c| *c != '\0')
-        .take(LONGEST_KIND)
-        .collect();
-    if kept.is_empty() || RESERVED.contains(&kept.as_str()) {
-        "error".to_owned()
-    } else {
-        kept
-    }
-}
-
-fn only(rows: Vec<Nacked>) -> Result<Nacked, Error> {
-    match rows.as_slice() {
-        [nacked] => Ok(*nacked),
-        rows => Err(Error::Answer(format!(
-            "one event was nacked, {} came",
-            rows.len()
-        ))),
-    }
+    let kept = cut(kind, LONGEST_KIND).filter(|kept| !RESERVED.contains(&kept.as_str()));
+    kept.unwrap_or_else(|| "error".to_owned())
 }
 
 /// Whether this call did it; `false`: an earlier call of this token did.
