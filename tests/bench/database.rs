@@ -103,6 +103,11 @@ impl Database {
         self.connect_to(NAME).await
     }
 
+    /// Where it is, for a pool of the client's.
+    pub fn url(&self) -> String {
+        self.cluster.url(NAME)
+    }
+
     /// A connection to another database of this server.
     pub async fn connect_to(&self, name: &str) -> Result<Client> {
         self.cluster.connect(name).await

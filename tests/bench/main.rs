@@ -23,6 +23,7 @@ mod rounds;
 mod settings;
 mod stock;
 mod table;
+mod waits;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -64,6 +65,9 @@ async fn measure(settings: &Settings) -> Result<Results> {
     }
     if settings.wants(Noun::Outbox) {
         outbox::measure(&database, &mut results).await?;
+    }
+    if settings.wants(Noun::Waits) {
+        results.latencies = waits::measure(&database).await?;
     }
     if settings.wants(Noun::Keys) {
         measure_keys(&database, &mut results).await?;

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use crate::measured::Results;
 use crate::table::{
-    grouped, idle_line, megabytes, noise_verdict, ratio, size, size_verdict, spread, verdict,
+    grouped, idle_line, megabytes, milliseconds, noise_verdict, ratio, size, size_verdict, spread,
+    verdict,
 };
 
 /// The whole text.
@@ -77,6 +78,14 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
                 compared.cpu.map_or_else(String::new, spread),
                 noise_verdict(compared.bar)
             )?;
+        }
+    }
+    if !results.latencies.is_empty() {
+        writeln!(text, "\n| how long a caller takes | callers | p50 | p99 |")?;
+        writeln!(text, "|---|--:|--:|--:|")?;
+        for of in &results.latencies {
+            let (p50, p99) = (milliseconds(of.p50), milliseconds(of.p99));
+            writeln!(text, "| {} | {} | {p50} | {p99} |", of.what, of.callers)?;
         }
     }
     if let Some(idle) = &results.idle {

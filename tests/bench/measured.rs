@@ -66,6 +66,27 @@ impl Size {
     }
 }
 
+/// How long callers waited, in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latency {
+    pub what: String,
+    pub callers: usize,
+    pub p50: f64,
+    pub p99: f64,
+}
+
+impl Latency {
+    /// Of the callers' own times; none of nobody.
+    pub fn of(what: String, times: Vec<f64>) -> Option<Self> {
+        Some(Self {
+            what,
+            callers: times.len(),
+            p50: quantile(times.clone(), 0.5)?,
+            p99: quantile(times, 0.99)?,
+        })
+    }
+}
+
 /// What a server costs in which nothing happens.
 #[derive(Clone, Debug, Serialize)]
 pub struct Idle {
@@ -143,6 +164,7 @@ pub struct Results {
     pub sizes: Vec<Size>,
     pub series: Vec<Series>,
     pub comparisons: Vec<Comparison>,
+    pub latencies: Vec<Latency>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
     pub left_out: Vec<String>,
@@ -173,6 +195,7 @@ impl Results {
             sizes: Vec::new(),
             series: Vec::new(),
             comparisons: Vec::new(),
+            latencies: Vec::new(),
             idle: None,
             left_out: Vec::new(),
             seconds: 0,

@@ -61,6 +61,7 @@ pub enum Noun {
     Keys,
     Machines,
     Outbox,
+    Waits,
     Counters,
     Idle,
 }

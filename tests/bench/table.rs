@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::measured::{Among, Bar, Case, Comparison, Idle, Results, Side, Size, Spread};
+use crate::measured::{Among, Bar, Case, Comparison, Idle, Latency, Results, Side, Size, Spread};
 
 /// Says what is being done, on standard error.
 pub fn say(text: &str) {
@@ -78,6 +78,7 @@ pub fn print(results: &Results) {
     print_costs(results);
     print_sizes(results);
     print_comparisons(&results.comparisons);
+    print_latencies(&results.latencies);
     if let Some(idle) = &results.idle {
         println!("\n{}", idle_line(idle));
     }
@@ -213,6 +214,27 @@ fn print_comparisons(comparisons: &[Comparison]) {
             noise_verdict(compared.bar)
         );
     }
+}
+
+fn print_latencies(latencies: &[Latency]) {
+    if !latencies.is_empty() {
+        println!("\n{:74} {:>10} {:>10} {:>10}", "", "callers", "p50", "p99");
+    }
+    for Latency {
+        what,
+        callers,
+        p50,
+        p99,
+    } in latencies
+    {
+        let (p50, p99) = (milliseconds(*p50), milliseconds(*p99));
+        println!("  {what:72} {callers:>10} {p50:>10} {p99:>10}");
+    }
+}
+
+/// Milliseconds as people read them.
+pub fn milliseconds(time: f64) -> String {
+    format!("{time:.1} ms")
 }
 
 /// A median with its quartiles.
