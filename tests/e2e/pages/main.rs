@@ -10,6 +10,7 @@ mod load;
 use janitor::show;
 use load::Load;
 use pg_once_tests::pages;
+use pg_once_tests::playground::Playground;
 
 const DATABASE: &str = "shop";
 
@@ -42,4 +43,28 @@ async fn every_page_is_sound_after_a_load_and_the_standbys_are_the_same() {
             pages::check(&client).await.unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn a_row_that_its_index_lacks_is_found() {
+    let play = Playground::open().await;
+    play.expect_damage();
+    if !pages::install(&play.client).await.unwrap() {
+        return;
+    }
+    let ready = |is: bool| {
+        format!("update pg_index set indisready = {is} where indexrelid = 'i'::regclass")
+    };
+    play.show("create table t (a int); create index i on t (a)")
+        .await;
+    pages::check(&play.client).await.unwrap();
+    play.show(&ready(false)).await;
+    play.show("insert into t values (1)").await;
+    play.show(&ready(true)).await;
+    let found = pages::check(&play.client).await.unwrap_err();
+    assert_eq!(
+        found.code().unwrap().code(),
+        "XX001",
+        "the index lacks the row"
+    );
 }
