@@ -8,6 +8,7 @@ use pg_once_tests::{Cluster, root};
 
 const QUICKSTART: &str = include_str!("../../client/examples/quickstart.rs");
 const PAYMENTS: &str = include_str!("../../client/examples/payments.rs");
+const CLERK: &str = include_str!("../../client/examples/billing/clerk.rs");
 
 /// README and all pages below docs/.
 fn pages() -> Vec<PathBuf> {
@@ -146,11 +147,13 @@ const FILES: [&str; 8] = [
 ];
 
 #[test]
-fn the_axum_service_is_the_example_that_runs_and_idempotency_costs_it_five_lines() {
-    let page = root().join("docs/how-to/idempotency-key.md");
-    assert!(PAYMENTS.contains(blocks(&page, "rust")[0].trim_end()));
-    let marked = PAYMENTS.lines().filter(|line| line.ends_with("// once"));
-    assert!((1..=5).contains(&marked.count()));
+fn the_programs_of_the_book_are_examples_that_run_and_idempotency_costs_each_five_lines() {
+    for (page, program) in [("idempotency-key.md", PAYMENTS), ("billing.md", CLERK)] {
+        let page = root().join("docs/how-to").join(page);
+        assert!(program.contains(blocks(&page, "rust")[0].trim_end()));
+        let marked = program.lines().filter(|line| line.ends_with("// once"));
+        assert!((1..=5).contains(&marked.count()), "{}", page.display());
+    }
 }
 
 #[test]

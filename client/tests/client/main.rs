@@ -15,6 +15,7 @@ mod act;
 mod action;
 #[cfg(feature = "axum")]
 mod axum;
+mod billing;
 mod cancel;
 mod completer;
 mod conformance;
