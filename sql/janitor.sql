@@ -8,14 +8,15 @@
 -- find claim states that no sweep covers. A run with nothing to do is written at most every 30 seconds, so that an idle
 -- janitor hardly writes.
 CREATE TABLE once.janitor (
-    task       text        COLLATE "C" NOT NULL,
-    machine    text        COLLATE "C" NOT NULL,
-    last_end   timestamptz,
-    good_end   timestamptz,
-    done       bigint      NOT NULL,
-    failed     bigint      NOT NULL,
-    last_error text,
-    served_by  text,
+    task          text        COLLATE "C" NOT NULL,
+    machine       text        COLLATE "C" NOT NULL,
+    last_end      timestamptz,
+    good_end      timestamptz,
+    done          bigint      NOT NULL,
+    failed        bigint      NOT NULL,
+    last_error    text,
+    last_error_at timestamptz,
+    served_by     text,
     CONSTRAINT janitor_pkey PRIMARY KEY (task, machine)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.janitor IS 'A row for each sweep task, and of action_release also for each machine: its last run, and totals of all runs.';
@@ -25,7 +26,8 @@ COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with noth
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: one for each try of a row, for each due row of a table that could not be locked, and for each subscriber. A task that failed as a whole counts 1.';
-COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure.';
+COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure. It stays after good runs.';
+COMMENT ON COLUMN once.janitor.last_error_at IS 'When that was.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 
@@ -45,7 +47,7 @@ Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * F
 
 CREATE FUNCTION once.janitor_status(
     OUT task text, OUT machine text, OUT due bigint, OUT oldest interval, OUT last_end timestamptz, OUT done bigint,
-    OUT failed bigint, OUT last_error text, OUT served_by text)
+    OUT failed bigint, OUT last_error text, OUT last_error_at timestamptz, OUT served_by text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
 COMMENT ON FUNCTION once.janitor_status() IS
-$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: up to 30 seconds older where nothing was due. done, failed: of all runs (machine NULL: without those of machines). last_error: message of the last failure. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;
+$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: up to 30 seconds older where nothing was due. done, failed: of all runs (machine NULL: without those of machines). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;

@@ -80,12 +80,13 @@ enum TaskRunCol {
     Done,
     Failed,
     LastError,
+    LastErrorAt,
     ServedBy,
 }
 
 table::columns!(TaskRunCol);
 
-type TaskRun = Record<TaskRunCol, 8>;
+type TaskRun = Record<TaskRunCol, 9>;
 
 /// Records the end of a run. If that fails, the result says so, and the work of the run stays done.
 pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -149,6 +150,7 @@ fn add(run: &mut TaskRun, swept: &Swept, is_good: bool, now: i64, who: &[u8]) {
     run.put_i64(TaskRunCol::Failed, failed);
     if let Some(error) = &swept.last_error {
         run.put_text(TaskRunCol::LastError, Some(&from_utf8(error)));
+        run.put_i64(TaskRunCol::LastErrorAt, now);
     }
     run.put_text(TaskRunCol::ServedBy, Some(who));
 }
@@ -202,10 +204,14 @@ pub fn covers(machine: &[u8]) -> Result<bool> {
     Ok(good.is_some_and(|r| r.i64(TaskRunCol::GoodEnd) >= since))
 }
 
-/// The message of the last failure of a machine's sweep.
+/// The message of a machine's last failed sweep, unless a later one was good.
 pub fn last_error(machine: &[u8]) -> Result<Option<Vec<u8>>> {
     let run = of_machine(machine)?;
-    Ok(run.and_then(|r| r.bytes(TaskRunCol::LastError).map(<[u8]>::to_vec)))
+    let failed = run.filter(|r| {
+        let time = |col| r.raw(col).map(|d| d.value() as i64);
+        time(TaskRunCol::LastErrorAt) > time(TaskRunCol::GoodEnd)
+    });
+    Ok(failed.and_then(|r| r.bytes(TaskRunCol::LastError).map(<[u8]>::to_vec)))
 }
 
 fn of_machine(machine: &[u8]) -> Result<Option<TaskRun>> {

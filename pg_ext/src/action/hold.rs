@@ -1,5 +1,5 @@
 //! `action_extend` is a heartbeat: it checks the token and reports a cancellation. It makes a HOT update of the lease
-//! and reads the row without a lock. `action_expire` ends the lease of a dead holder.
+//! and reads the row without a lock. `action_expire` ends the lease of a dead holder, or the wait of a deferred row.
 
 use super::fence::FencedAction;
 use super::lease::{Lease, LeaseCol, LeaseState};
@@ -65,12 +65,14 @@ pub fn action_expire(call: &Call) -> Result<Datum> {
         return Ok(Datum::from(false));
     };
     let written = FencedAction::of_present(machine, id, &lease).write(|lease, now| {
-        let is_alive = now < lease.i64(LeaseCol::LeaseUntil);
-        if is_alive {
-            lease.put_i64(LeaseCol::LeaseUntil, now);
+        let until = lease.i64(LeaseCol::LeaseUntil);
+        // A lease that is over may be deferred: a sweep could not revert its row.
+        let is_later = now < until.max(lease.i64(LeaseCol::LookAt));
+        if is_later {
+            lease.put_i64(LeaseCol::LeaseUntil, until.min(now));
             lease.put_i64(LeaseCol::LookAt, now);
         }
-        is_alive
+        is_later
     });
     match written {
         // The lease ended during the wait for its lock.

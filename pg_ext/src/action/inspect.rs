@@ -165,7 +165,7 @@ fn of_holder(machine: &Machine, seen: &RowSeen, lease: &Lease, now: i64) -> Resu
     if failures > 0 {
         let wait = (lease.i64(LeaseCol::LookAt) - now).max(0) / 1_000_000;
         return Ok(format!(
-            "Sweeps that failed to put it back to \"{revert}\": {failures}; the next one tries in {wait} s. last_error says why."
+            "Sweeps that failed to put it back to \"{revert}\": {failures}; the next one tries in {wait} s, or at once after once.action_expire. last_error says why."
         ));
     }
     Ok(match swept::covers(&from_utf8(machine.name()))? {

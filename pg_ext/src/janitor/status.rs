@@ -71,7 +71,7 @@ const EXPIRED_LETTERS: &CStr = c"
 // The records of task $1.
 const RUNS: &CStr = c"
     SELECT NULLIF(j.machine, ''), j.last_end, COALESCE(j.done, 0), COALESCE(j.failed, 0),
-           j.last_error, j.served_by
+           j.last_error, j.last_error_at, j.served_by
       FROM (SELECT '' UNION SELECT machine FROM once.janitor WHERE task = $1) m (machine)
            LEFT JOIN once.janitor j ON j.task = $1 AND j.machine = m.machine
      ORDER BY m.machine";

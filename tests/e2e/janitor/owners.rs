@@ -89,7 +89,8 @@ async fn an_ordinary_owners_rows_are_released_but_one_that_fails_and_a_table_tha
     show(&client, "alter table hidden no force row level security").await;
     let status = "select string_agg(distinct status, '') from hidden";
     until(&client, status, "ready").await;
-    let mend = "drop trigger spy on job; update once.action_lease set look_at = clock_timestamp() where state = 'h'";
+    let mend = "drop trigger spy on job;
+        select once.action_expire('job', id) from once.action_list('job') where lease_left <= '0'";
     show(&client, mend).await;
     until(&client, left, "0|~").await;
     show(&client, "select once.machine_assert()").await;

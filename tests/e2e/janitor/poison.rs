@@ -110,7 +110,7 @@ async fn rows_whose_trigger_waits_for_a_lock_keep_no_other_waiting_for_ever() {
     let told = "select failed > 0, last_error ~ 'lock timeout' from once.janitor_status() where machine = 'job'";
     assert_eq!(play.show(told).await, "t|t");
     holder.show("rollback").await;
-    play.show("update once.action_lease set look_at = clock_timestamp()")
+    play.show("select once.action_expire('job', id) from once.action_list('job')")
         .await;
     play.ask("select failed from once.sweep(task => 'action_release')")
         .is("0")

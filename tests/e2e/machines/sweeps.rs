@@ -113,6 +113,24 @@ async fn one_row_that_cannot_be_reverted_does_not_stop_a_thousand_others() {
     play.ask("select failed, last_error like '%never row 500%' from once.janitor where task = 'action_release' and machine = 'job'")
         .is("1|t")
         .await;
+    // After the repair it need not wait, and nobody is told of the old failure as if it were today's.
+    play.show("drop trigger poison on job").await;
+    assert_eq!(sweep(&play, 10).await, "0|0|f");
+    let expire = "select once.action_expire('job', 500)";
+    assert_eq!(
+        [play.show(expire).await, play.show(expire).await],
+        ["t", "f"]
+    );
+    play.clock("3 h").await;
+    assert_eq!(sweep(&play, 1000).await, "1|0|f");
+    let at = "select last_error_at < last_end from once.janitor_status() where machine = 'job'";
+    assert_eq!(play.show(at).await, "t");
+    play.clock("4 h").await;
+    play.ask(
+        "select problem ~ 'not covered', problem ~ 'never row' from once.machine_check('job')",
+    )
+    .begins("t|f")
+    .await;
 }
 
 #[tokio::test]
