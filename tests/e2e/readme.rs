@@ -34,8 +34,8 @@ fn blocks(page: &Path, language: &str) -> Vec<String> {
         .collect()
 }
 
-/// Pastes a page's SQL into psql, in a database of its own. One session: what a block makes, a later one uses.
-async fn pasted(cluster: &Cluster, database: &str, page: &Path) -> String {
+/// Pastes the SQL of pages into psql, in a database of its own. One session: what a block makes, a later one uses.
+async fn pasted(cluster: &Cluster, database: &str, pages: &[PathBuf]) -> String {
     cluster
         .create_database_with_extension(database)
         .await
@@ -50,7 +50,8 @@ async fn pasted(cluster: &Cluster, database: &str, page: &Path) -> String {
         }
     }
     let script = cluster.directory().join(format!("{database}.sql"));
-    std::fs::write(&script, blocks(page, "sql").concat()).unwrap();
+    let blocks = pages.iter().flat_map(|page| blocks(page, "sql"));
+    std::fs::write(&script, blocks.collect::<String>()).unwrap();
     let arguments = ["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"];
     let (url, script) = (
         cluster.front_url(database).unwrap(),
@@ -58,14 +59,17 @@ async fn pasted(cluster: &Cluster, database: &str, page: &Path) -> String {
     );
     cluster
         .run("psql", &[&arguments[..], &[&url, "-f", script]].concat())
-        .unwrap_or_else(|error| panic!("{}: {error:?}", page.display()))
+        .unwrap_or_else(|error| panic!("{pages:?}: {error:?}"))
         .stdout
 }
+
+/// Of the claims in README and the tutorial.
+const OUTCOMES: [&str; 4] = ["claimed", "in_progress", "replayed", "mismatched"];
 
 fn outcomes(told: &str) -> Vec<&str> {
     told.lines()
         .filter_map(|line| line.split('|').next())
-        .filter(|word| ["claimed", "in_progress", "replayed", "mismatched"].contains(word))
+        .filter(|word| OUTCOMES.contains(word))
         .collect()
 }
 
@@ -77,15 +81,11 @@ async fn the_sql_of_every_page_can_be_pasted() {
         if blocks(page, "sql").is_empty() {
             continue;
         }
-        let told = pasted(&cluster, &format!("page{i}"), page).await;
+        let told = pasted(&cluster, &format!("page{i}"), std::slice::from_ref(page)).await;
         pasted_pages += 1;
         let name = page.file_name().unwrap().to_str().unwrap();
         if ["README.md", "psql.md"].contains(&name) {
-            assert_eq!(
-                outcomes(&told),
-                ["claimed", "in_progress", "replayed", "mismatched"],
-                "{name}: {told}"
-            );
+            assert_eq!(outcomes(&told), OUTCOMES, "{name}: {told}");
             assert!(told.contains("replayed|201|{\"order\": 1}"), "{told}");
         }
         if page.ends_with("reference/outbox.md") {
@@ -101,6 +101,14 @@ async fn the_sql_of_every_page_can_be_pasted() {
         }
     }
     assert!(pasted_pages >= 5, "{pasted_pages}");
+    // The first that one reads, all into the same database.
+    let first = [
+        "README.md",
+        "docs/tutorial/psql.md",
+        "docs/how-to/foreign-calls.md",
+    ];
+    let told = pasted(&cluster, "first", &first.map(|page| root().join(page))).await;
+    assert_eq!(outcomes(&told), [OUTCOMES, OUTCOMES].concat(), "{told}");
 }
 
 #[test]

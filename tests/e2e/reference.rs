@@ -4,7 +4,7 @@
 //! `functions key_* scope_*` lists the functions of these names. The longest pattern of all pages decides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use pg_once_tests::{Cluster, root};
@@ -251,6 +251,8 @@ async fn the_reference_says_what_the_server_answers() {
     let client = client.unwrap();
     client.batch_execute(EVERYTHING).await.unwrap();
     let functions = functions(&client).await;
+    let names: BTreeSet<_> = functions.iter().map(|function| &function.name).collect();
+    assert!(names.len() <= 80, "{} functions to learn", names.len());
     let pages = pages();
     let patterns = pages
         .values()

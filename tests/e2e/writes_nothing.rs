@@ -299,3 +299,35 @@ async fn a_claim_and_its_completion_log_no_byte_more_than_insert_and_update_of_t
     let no_more = calls[0] <= plain[0] && calls[1] <= plain[1];
     assert!(no_more, "{calls:?} of the calls, {plain:?} of the others");
 }
+
+#[tokio::test]
+async fn a_move_without_history_logs_no_byte_more_than_its_update() {
+    let (_cluster, play) = quiet(Cluster::builder().setting("full_page_writes", "off")).await;
+    for (table, history) in [("plain", "null"), ("moved", "null"), ("kept", "\"1 day\"")] {
+        play.show(&format!(
+            r#"create table {table} (id int primary key, status text not null) with (fillfactor = 30);
+               insert into {table} select g, 'new' from generate_series(1, 20) g;
+               select once.machine_define('{{"machine": "{table}", "table": "{table}", "id": "id",
+                   "status": "status", "status_types": ["new", "paid", "sent"], "history": {history},
+                   "transitions": [{{"from": ["new"], "to": "paid"}},
+                                   {{"from": ["paid"], "to": "sent", "when": "id > 0"}}]}}')"#
+        ))
+        .await;
+    }
+    // With a condition and without one; now and then a page is pruned besides.
+    for to in ["paid", "sent"] {
+        let mut least = [u64::MAX; 3];
+        for id in 1..=20 {
+            let moved = |machine| format!("select once.transition('{machine}', '{id}', '{to}')");
+            let update = format!("update plain set status = '{to}' where id = {id}");
+            for (least, sql) in least
+                .iter_mut()
+                .zip([update, moved("moved"), moved("kept")])
+            {
+                *least = (*least).min(logged(&play, sql).await);
+            }
+        }
+        let [plain, without, with] = least;
+        assert!(without == plain && with > plain, "{to}: {least:?}");
+    }
+}

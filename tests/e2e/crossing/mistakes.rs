@@ -1,6 +1,6 @@
 //! What a newcomer gets wrong in the first hour. Each message names the argument or the member, and tells the way out.
 
-use crate::playground::Playground;
+use crate::playground::{Playground, cluster};
 
 const TABLE: &str =
     "create table orders (id int primary key, status text not null, n int not null default 0)";
@@ -206,6 +206,19 @@ async fn a_newcomers_mistakes_are_told_with_the_way_out() {
         assert!(refusal.hint.contains(way_out), "{sql}: {}", refusal.hint);
         play.show("rollback").await;
     }
+    // A missing commit: the step begins and ends in one transaction. No error, since the call has been made.
+    let token = play.token("k", "").await;
+    let step = format!("('s', 'k', {token}, 'pay uncommitted')");
+    play.show(&format!(
+        "begin; select once.key_step{step}; select once.key_step_done{step}; commit"
+    ))
+    .await;
+    let log = std::fs::read_to_string(cluster().directory().join("server.log")).unwrap();
+    let (_, warned) = log
+        .split_once("WARNING:  step \"pay uncommitted\"")
+        .unwrap();
+    let hint = "HINT:  Commit after key_step, before the foreign call.";
+    assert!(warned.lines().nth(1).unwrap().ends_with(hint), "{warned}");
     // A move whose condition is false: the definition tells it.
     play.ask("select reason from once.transition('order', '1', 'closed')")
         .is("guard")
