@@ -152,40 +152,8 @@ fn of_postgres_exporter() -> Vec<Query> {
     all
 }
 
-fn of_sql_exporter() -> Vec<Query> {
-    let text = read("sql_exporter.collector.yml");
-    let (metrics, queries) = text.split_once("\nqueries:\n").unwrap();
-    let mut all: BTreeMap<String, Query> = BTreeMap::new();
-    for query in queries.split("  - query_name: ").skip(1) {
-        let (name, sql) = query.split_once("\n    query: |\n").unwrap();
-        let query = Query {
-            sql: sql.to_owned(),
-            ..Query::default()
-        };
-        all.insert(name.to_owned(), query);
-    }
-    for metric in metrics.split("  - metric_name: ").skip(1) {
-        let member = |name: &str| {
-            let lines = metric
-                .lines()
-                .find_map(|l| l.trim().strip_prefix(name).map(str::to_owned));
-            lines.unwrap_or_else(|| panic!("{name} in {metric}"))
-        };
-        let query = all.get_mut(&member("query_ref: ")).unwrap();
-        let column = member("values: ").trim_matches(['[', ']']).to_owned();
-        query
-            .values
-            .push((column, metric.lines().next().unwrap().to_owned()));
-        let labels = metric
-            .lines()
-            .filter_map(|l| l.strip_prefix("      - ").map(str::to_owned));
-        query.labels.extend(labels);
-    }
-    all.into_values().collect()
-}
-
 #[tokio::test]
-async fn the_exporters_queries_give_every_series_with_its_labels_to_who_may_only_observe() {
+async fn postgres_exporters_queries_give_every_series_with_its_labels_to_who_may_only_observe() {
     let play = everything("files_exporters").await;
     play.show("create role files_exporter; select once.grant_role('files_exporter', 'observe')")
         .await;
@@ -193,35 +161,33 @@ async fn the_exporters_queries_give_every_series_with_its_labels_to_who_may_only
     // An exporter prepares its queries, which is a session's affair.
     let own = preloaded().connect("files_exporters").await.unwrap();
     own.batch_execute("set role files_exporter").await.unwrap();
-    for queries in [of_postgres_exporter(), of_sql_exporter()] {
-        let mut told = BTreeMap::new();
-        for query in &queries {
-            let statement = own.prepare(&query.sql).await.unwrap();
-            let columns: BTreeSet<String> = statement
-                .columns()
-                .iter()
-                .map(|c| c.name().to_owned())
-                .collect();
-            let wanted: BTreeSet<String> = query
-                .labels
-                .iter()
-                .cloned()
-                .chain(query.values.iter().map(|v| v.0.clone()))
-                .collect();
-            assert_eq!(columns, wanted, "{}", query.sql);
-            let rows = own.query(&statement, &[]).await.unwrap();
-            assert!(!rows.is_empty(), "{}", query.sql);
-            let labels: Vec<&str> = query.labels.iter().map(String::as_str).collect();
-            for (column, name) in &query.values {
-                for row in &rows {
-                    let number: Option<f64> = row.get(column.as_str());
-                    assert!(number.is_some(), "{name}: {}", query.sql);
-                }
-                told.insert(name.clone(), labels.join(","));
+    let mut told = BTreeMap::new();
+    for query in &of_postgres_exporter() {
+        let statement = own.prepare(&query.sql).await.unwrap();
+        let columns: BTreeSet<String> = statement
+            .columns()
+            .iter()
+            .map(|c| c.name().to_owned())
+            .collect();
+        let wanted: BTreeSet<String> = query
+            .labels
+            .iter()
+            .cloned()
+            .chain(query.values.iter().map(|v| v.0.clone()))
+            .collect();
+        assert_eq!(columns, wanted, "{}", query.sql);
+        let rows = own.query(&statement, &[]).await.unwrap();
+        assert!(!rows.is_empty(), "{}", query.sql);
+        let labels: Vec<&str> = query.labels.iter().map(String::as_str).collect();
+        for (column, name) in &query.values {
+            for row in &rows {
+                let number: Option<f64> = row.get(column.as_str());
+                assert!(number.is_some(), "{name}: {}", query.sql);
             }
+            told.insert(name.clone(), labels.join(","));
         }
-        assert_eq!(told, there);
     }
+    assert_eq!(told, there);
 }
 
 /// Lines of a list in Debian's sql_exporter's file.
