@@ -2,6 +2,7 @@
 //!
 //! A line is a statement, `name: statement` or, behind four spaces, a line of the answer to the one before; `--` begins a
 //! comment.
+#![allow(clippy::panic, reason = "a table that is no table ends the test")]
 
 const INDENT: &str = "    ";
 
@@ -38,4 +39,20 @@ pub fn steps(text: &'static str) -> impl Iterator<Item = Step> {
         let answer = answer.join("\n");
         Some(Step { name, sql, answer })
     })
+}
+
+/// The rows of a table: a line each, its columns separated by ` | `, whatever the indent. A line that begins with `| `
+/// goes on with the row before.
+pub fn rows<const N: usize>(table: &str) -> Vec<[&str; N]> {
+    let mut rows: Vec<Vec<&str>> = Vec::new();
+    for line in table.lines().map(str::trim).filter(|l| !l.is_empty()) {
+        match (line.strip_prefix("| "), rows.last_mut()) {
+            (Some(rest), Some(row)) => row.extend(rest.split(" | ").map(str::trim)),
+            _ => rows.push(line.split(" | ").map(str::trim).collect()),
+        }
+    }
+    let wrong = |row: Vec<&str>| -> [&str; N] { panic!("not {N} columns: {row:?}") };
+    let rows = rows.into_iter();
+    rows.map(|row| row.try_into().unwrap_or_else(wrong))
+        .collect()
 }

@@ -2,6 +2,7 @@
 
 use crate::playground::Playground;
 use crate::world::{JOB, define, jobs, outcome, sweep, token, world};
+use pg_once_tests::script::rows;
 
 const ASSERT: &str = "select once.machine_assert()";
 
@@ -166,54 +167,21 @@ async fn every_problem_is_told_and_its_mending_seen() {
             "select conname from pg_constraint where conrelid = 'job'::regclass and contype = 'p'",
         )
         .await;
-    for (fault, words, mend) in [
-        (
-            "alter table job rename status to state",
-            vec!["status"],
-            "alter table job rename state to status",
-        ),
-        (
-            "alter table item rename settled to over",
-            vec!["settled"],
-            "alter table item rename over to settled",
-        ),
-        (
-            "alter table job disable trigger user",
-            vec!["guard"],
-            "alter table job enable trigger user",
-        ),
-        (
-            "alter table item disable trigger user",
-            vec!["guard", "item"],
-            "alter table item enable trigger user",
-        ),
-        (
-            "set session_replication_role = replica; update job set status = 'x' where false; alter table job disable trigger all",
-            vec!["guard"],
-            "set session_replication_role = origin; alter table job enable trigger all",
-        ),
-        (
-            "create function last() returns trigger language plpgsql as 'begin return new; end';
-             create trigger \"~~last\" before update on item for each row execute function last()",
-            vec!["~~last"],
-            "drop trigger \"~~last\" on item; drop function last",
-        ),
-        (
-            &format!("alter table job drop constraint {index}"),
-            vec!["index"],
-            &format!("alter table job add constraint {index} primary key (id)"),
-        ),
-        (
-            "create rule r as on update to item do instead nothing",
-            vec!["rule", "item"],
-            "drop rule r on item",
-        ),
-        (
-            "set once.fake_now = '2100-01-01'",
-            vec!["running", "retrying"],
-            "reset once.fake_now",
-        ),
-    ] {
+    let table = r#"
+        alter table job rename status to state | status | alter table job rename state to status
+        alter table item rename settled to over | settled | alter table item rename over to settled
+        alter table job disable trigger user | guard | alter table job enable trigger user
+        alter table item disable trigger user | guard, item | alter table item enable trigger user
+        set session_replication_role = replica; update job set status = 'x' where false; alter table job disable trigger all
+          | guard | set session_replication_role = origin; alter table job enable trigger all
+        create function last() returns trigger language plpgsql as 'begin return new; end'; create trigger "~~last" before update on item for each row execute function last()
+          | ~~last | drop trigger "~~last" on item; drop function last
+        alter table job drop constraint INDEX | index | alter table job add constraint INDEX primary key (id)
+        create rule r as on update to item do instead nothing | rule, item | drop rule r on item
+        set once.fake_now = '2100-01-01' | running, retrying | reset once.fake_now"#
+        .replace("INDEX", &index);
+    for [fault, words, mend] in rows(&table) {
+        let words: Vec<_> = words.split(", ").collect();
         told(&play, fault, &words, mend).await;
     }
 }
@@ -319,4 +287,69 @@ async fn a_new_definition_does_not_pull_the_ground_from_a_lease_or_a_teardown() 
     let without = format!("{}}}", JOB[..begin].trim_end().trim_end_matches(','));
     assert_eq!(refused(without).await, "55006");
     assert_eq!(outcome(&play, 2, "run", "").await, "cancelling|ready");
+}
+
+#[tokio::test]
+async fn an_enum_label_that_no_status_names_is_reported() {
+    let play = Playground::open().await;
+    play.show(
+        "create type st as enum ('a', 'b'); create table t (id int primary key, status st not null)",
+    )
+    .await;
+    define(
+        &play,
+        r#"{"machine": "t", "table": "t", "id": "id", "status": "status",
+            "status_types": ["a", "b"], "transitions": [{"from": ["a"], "to": "b"}, {"from": ["b"], "to": "a"}]}"#,
+    )
+    .await;
+    let check = "select coalesce(string_agg(machine || ': ' || problem, ';'), '') from once.machine_check('t')";
+    assert_eq!(play.show(check).await, "");
+    play.show("insert into t values (1, 'a'), (2, 'a')").await;
+    play.show("alter type st add value 'brand new' before 'b'")
+        .await;
+    let told = play.show(check).await;
+    assert!(told.contains("brand new"), "{told}");
+    // A row that wears it stands nowhere that the machine knows.
+    play.show("update t set status = 'brand new' where id = 1")
+        .await;
+    let shown = play
+        .show("select moved, status, reason from once.transition('t', '1', 'b')")
+        .await;
+    assert_eq!(shown, "f|brand new|status");
+    play.ask("select moved from once.transition('t', '2', 'b')")
+        .is("t")
+        .await;
+    // A renamed one that the definition does name is reported too.
+    play.show("alter type st rename value 'b' to 'c'").await;
+    let told = play.show(check).await;
+    assert!(told.contains('b') && told.contains('c'), "{told}");
+}
+
+#[tokio::test]
+async fn a_running_status_of_a_cancellable_machine_without_claim_states_is_named() {
+    let play = Playground::open().await;
+    play.show(
+        "create table plain (id int primary key, status text not null, stop boolean not null default false)",
+    )
+    .await;
+    let define = |transitions: &str| {
+        format!(
+            r#"select once.machine_define('{{"machine": "plain", "table": "plain", "id": "id", "status": "status",
+            "status_types": ["ready", "running", "done", "cancelled"], "terminal": ["done", "cancelled"],
+            "transitions": [{transitions}], "cancel": {{"flag": "stop", "to": "cancelled"}}}}')"#
+        )
+    };
+    let check = "select problem from once.machine_check('plain')";
+    let doctor = "select level from once.doctor() where problem like '%has no claim state%'";
+    play.show(&define(
+        r#"{"from": ["ready"], "to": "running"}, {"from": ["running"], "to": "done"}"#,
+    ))
+    .await;
+    let problem = "it can be cancelled and has no claim state; a cancel in running begins the teardown at once";
+    assert_eq!(play.show(check).await, problem);
+    assert_eq!(play.show(doctor).await, "info");
+    play.show(&define(r#"{"from": ["ready", "running"], "to": "done"}"#))
+        .await;
+    assert_eq!(play.show(check).await, "");
+    assert_eq!(play.show(doctor).await, "");
 }

@@ -1,7 +1,7 @@
 //! The life of a definition: it is replaced as a whole or not at all, shown again, and dropped; a lease that
 //! somebody holds keeps what it remembers; whose it is.
 
-use crate::definitions::{define, open, right, without};
+use crate::cases::{define, open, right, with};
 use crate::playground::{Playground, Refusal};
 use crate::waiting::Waiting;
 use serde_json::{Value, json};
@@ -10,21 +10,13 @@ async fn get(play: &Playground) -> Value {
     serde_json::from_str(&play.show("select once.machine_get('m')").await).unwrap()
 }
 
-/// The definition changed in one place.
-fn with(change: impl FnOnce(&mut Value)) -> Value {
-    let mut definition = right();
-    change(&mut definition);
-    definition
-}
-
-/// Defines `right()` and claims row 1 for its step.
-async fn leased(play: &Playground) {
+/// `right()` is defined, and row 1 is ready.
+async fn defined() -> Playground {
+    let play = open().await;
     play.show(&define(&right())).await;
-    play.show(
-        "insert into job (id, customer, status, version, cancelling, n) values (1, 'c', 'ready', 0, false, 1);
-         select once.action_claim('m', '1', 'run', 'worker', '1 hour')",
-    )
-    .await;
+    play.show("insert into job values (1, 'c', 'ready', 0, false, 1)")
+        .await;
+    play
 }
 
 async fn refused(play: &Playground, definition: &Value) -> Refusal {
@@ -70,16 +62,12 @@ async fn a_new_definition_replaces_the_old_one_at_once_and_a_wrong_one_changes_n
     play.show(&define(&right())).await;
     let row = "select revision, definition from once.machine";
     let before = play.show(row).await;
-    let wrong = with(|d| d["version"] = json!("nope"));
+    let wrong = with(r#"/version = "nope""#);
     assert_eq!(refused(&play, &wrong).await.code, "ON003");
     assert_eq!(play.show(row).await, before);
     let revision = "select revision from once.machine";
     let mut last: i64 = play.show(revision).await.parse().unwrap();
-    for next in [
-        with(|d| without(d, "refund")),
-        right(),
-        with(|d| without(d, "refund")),
-    ] {
+    for next in [with("/refund gone"), right(), with("/refund gone")] {
         play.show(&define(&next)).await;
         let now = play.show(revision).await.parse().unwrap();
         assert!(now > last);
@@ -144,60 +132,42 @@ async fn the_same_definition_again_waits_for_no_claim_also_where_the_machine_has
 
 #[tokio::test]
 async fn a_held_lease_keeps_its_statuses_its_claim_state_and_its_table() {
-    let play = open().await;
-    leased(&play).await;
+    let play = defined().await;
+    play.show("select once.action_claim('m', '1', 'run', 'worker', '1 hour')")
+        .await;
     let lease = "select * from once.action_lease";
     let before = play.show(lease).await;
-    let drop_status = |status: &'static str| {
-        move |d: &mut Value| {
-            let all = d["status_types"].as_array_mut().unwrap();
-            all.retain(|s| s != status);
-        }
-    };
-    let in_use = "machine \"m\" is in use: row \"1\" is leased, so";
-    let mut cases: Vec<(Value, String)> = Vec::new();
-    let mut no_running = with(drop_status("running"));
-    no_running["steps"] = json!([]);
-    cases.push((
-        no_running,
-        format!("{in_use} status \"running\" cannot be removed"),
-    ));
-    let mut no_done = with(drop_status("done"));
-    no_done["terminal"] = json!(["cancelled"]);
-    no_done["steps"][0]["successful_state"]["worker"] = json!("failed");
-    cases.push((
-        no_done,
-        format!("{in_use} status \"done\" cannot be removed"),
-    ));
-    let mut no_ready = with(drop_status("ready"));
-    no_ready["transitions"][0]["to"] = json!("failed");
-    no_ready["steps"][0]["status"] = json!("new");
-    no_ready["steps"][0]["claim_state"]["worker"] = json!(["running", "new"]);
-    cases.push((
-        no_ready,
-        format!("{in_use} status \"ready\" cannot be removed"),
-    ));
-    cases.push((
-        with(|d| d["steps"] = json!([])),
-        format!("{in_use} status \"running\" must stay a claim state"),
-    ));
     play.show("create table other (like job including all)")
         .await;
-    cases.push((
-        with(|d| d["table"] = json!("other")),
-        format!("{in_use} another table or column cannot be taken"),
-    ));
-    cases.push((
-        with(|d| d["status"] = json!("note")),
-        format!("{in_use} another table or column cannot be taken"),
-    ));
-    for (definition, message) in &cases {
-        let refusal = refused(&play, definition).await;
-        assert_eq!(
-            (refusal.code.as_str(), refusal.message.as_str()),
-            ("55006", message.as_str())
-        );
-        assert!(!refusal.hint.is_empty());
+    let other = "another table or column cannot be taken";
+    let cases = [
+        (
+            r#"/status_types = ["new", "ready", "done", "failed", "cancelled"]
+               /steps = []"#,
+            "status \"running\" cannot be removed",
+        ),
+        (
+            r#"/status_types = ["new", "ready", "running", "failed", "cancelled"]
+               /terminal = ["cancelled"]
+               /steps/0/successful_state/worker = "failed""#,
+            "status \"done\" cannot be removed",
+        ),
+        (
+            r#"/status_types = ["new", "running", "done", "failed", "cancelled"]
+               /transitions/0/to = "failed"
+               /steps/0/status = "new"
+               /steps/0/claim_state/worker = ["running", "new"]"#,
+            "status \"ready\" cannot be removed",
+        ),
+        ("/steps = []", "status \"running\" must stay a claim state"),
+        (r#"/table = "other""#, other),
+        (r#"/status = "note""#, other),
+    ];
+    for (changes, message) in cases {
+        let refusal = refused(&play, &with(changes)).await;
+        let message = format!("machine \"m\" is in use: row \"1\" is leased, so {message}");
+        assert_eq!((refusal.code, refusal.message), ("55006".into(), message));
+        assert!(!refusal.hint.is_empty(), "{changes}");
     }
     let refusal = play.refused("select once.machine_drop('m')").await;
     assert_eq!(refusal.code, "55006");
@@ -208,15 +178,14 @@ async fn a_held_lease_keeps_its_statuses_its_claim_state_and_its_table() {
     // An overdue lease is still somebody's; what does not touch it may change.
     play.show("update once.action_lease set lease_until = clock_timestamp() - interval '1 hour'")
         .await;
-    assert_eq!(refused(&play, &cases[0].0).await.code, "55006");
+    assert_eq!(refused(&play, &with(cases[0].0)).await.code, "55006");
     play.show("update once.action_lease set lease_until = clock_timestamp() + interval '1 hour'")
         .await;
-    play.show(&define(&with(|d| {
-        d["steps"][0]["claim_state"]["worker"] = json!(["running", "new"]);
-        d["steps"][0]["successful_state"]["worker"] = json!("failed");
-        d["steps"][0]["lease"] = json!("1 second");
-    })))
-    .await;
+    let untouched = r#"
+        /steps/0/claim_state/worker = ["running", "new"]
+        /steps/0/successful_state/worker = "failed"
+        /steps/0/lease = "1 second""#;
+    play.show(&define(&with(untouched))).await;
     let stable = "select machine, row_id, claim_into, revert_to, successful_state, token, state from once.action_lease";
     assert_eq!(play.show(stable).await.split('|').nth(3), Some("ready"));
     assert_eq!(
@@ -226,8 +195,8 @@ async fn a_held_lease_keeps_its_statuses_its_claim_state_and_its_table() {
     // Once it has ended everything goes.
     play.show("select once.action_release('m', '1', token) from once.action_lease")
         .await;
-    for (definition, _) in &cases {
-        play.show(&format!("begin; {}; rollback", define(definition)))
+    for (changes, _) in cases {
+        play.show(&format!("begin; {}; rollback", define(&with(changes))))
             .await;
     }
     play.show("select once.machine_drop('m')").await;
@@ -236,11 +205,9 @@ async fn a_held_lease_keeps_its_statuses_its_claim_state_and_its_table() {
 
 #[tokio::test]
 async fn what_was_cancelled_and_refunded_stays_on_record_after_a_drop() {
-    let play = open().await;
-    play.show(&define(&right())).await;
+    let play = defined().await;
     play.show(
         "insert into wallet values ('c', 0);
-         insert into job (id, customer, status, version, cancelling, n) values (1, 'c', 'ready', 0, false, 1);
          insert into item (id, job_id, points, state) values (1, 1, 5, 'ok');
          select once.cancel_request('m', '1'); select once.cancel_refund('m', '1'); select once.machine_drop('m')",
     )
@@ -251,8 +218,8 @@ async fn what_was_cancelled_and_refunded_stays_on_record_after_a_drop() {
         .await;
 }
 
-/// Roles of one test: `{prefix}_a`, `{prefix}_b` and `{prefix}_team`, of which a is a member.
-async fn roles(play: &Playground, prefix: &str) {
+/// Roles of one test: `{prefix}_a`, `{prefix}_b` and `{prefix}_team`, of which a is a member; sessions of a and b.
+async fn roles(play: &Playground, prefix: &str) -> (Playground, Playground) {
     for suffix in ["a", "b", "team"] {
         crate::world::role(play, &format!("{prefix}_{suffix}"), "operate").await;
     }
@@ -260,20 +227,18 @@ async fn roles(play: &Playground, prefix: &str) {
         "grant {prefix}_team to {prefix}_a; grant create on schema public to {prefix}_a, {prefix}_b"
     ))
     .await;
+    let [a, b] = ["a", "b"].map(|suffix| format!("{prefix}_{suffix}"));
+    (play.another_as(&a).await, play.another_as(&b).await)
 }
 
 #[tokio::test]
 async fn only_the_owner_of_the_table_defines_redefines_and_drops() {
     let play = open().await;
-    roles(&play, "def_owner").await;
+    let (a, b) = roles(&play, "def_owner").await;
     play.show(
         "alter table job owner to def_owner_a; grant all on job, item, wallet to def_owner_b",
     )
     .await;
-    let (a, b) = (
-        play.another_as("def_owner_a").await,
-        play.another_as("def_owner_b").await,
-    );
     let refusal = refused(&b, &right()).await;
     assert_eq!(
         (refusal.code.as_str(), refusal.message.as_str()),
@@ -286,16 +251,15 @@ async fn only_the_owner_of_the_table_defines_redefines_and_drops() {
     b.show("select once.machine_get('m')").await;
     // Taking the name for a table of one's own needs the old table, too.
     b.show("create table mine (like job including all)").await;
-    let stolen = with(|d| d["table"] = json!("mine"));
+    let stolen = with(r#"/table = "mine""#);
     assert_eq!(refused(&b, &stolen).await.code, "42501");
     // A table that is gone leaves the machine to superusers.
     a.show("create table gone (like job including all)").await;
-    a.show(&define(&with(|d| {
-        d["machine"] = json!("gone");
-        d["table"] = json!("gone");
-        without(d, "refund");
-    })))
-    .await;
+    let gone = "
+        /machine = \"gone\"
+        /table = \"gone\"
+        /refund gone";
+    a.show(&define(&with(gone))).await;
     a.show("drop table gone").await;
     for session in [&a, &b] {
         let refusal = session.refused("select once.machine_drop('gone')").await;
@@ -314,14 +278,10 @@ async fn only_the_owner_of_the_table_defines_redefines_and_drops() {
 #[tokio::test]
 async fn a_machine_with_an_owner_is_its_members_and_setting_one_needs_membership_in_both() {
     let play = open().await;
-    roles(&play, "def_team").await;
+    let (a, b) = roles(&play, "def_team").await;
     play.show("alter table job owner to def_team_a; grant all on job, item, wallet to def_team_b")
         .await;
-    let (a, b) = (
-        play.another_as("def_team_a").await,
-        play.another_as("def_team_b").await,
-    );
-    let owned = |owner: &str| with(|d| d["owner"] = json!(owner));
+    let owned = |owner: &str| with(&format!("/owner = \"{owner}\""));
     assert_eq!(refused(&a, &owned("def_team_b")).await.code, "42501");
     let refusal = refused(&a, &owned("def_team_nobody")).await;
     assert_eq!(
@@ -352,18 +312,23 @@ async fn a_machine_with_an_owner_is_its_members_and_setting_one_needs_membership
     assert!(get(&a).await.get("owner").is_none());
 }
 
+/// Two sessions in transactions; the first has defined `right()`, as the only machine.
+async fn two_begin(play: &Playground, isolation: &str) -> (Playground, Playground) {
+    play.show("delete from once.machine; delete from once.janitor")
+        .await;
+    let (a, b) = (play.another().await, play.another().await);
+    a.show(&format!("begin; {}", define(&right()))).await;
+    b.show(&format!("begin isolation level {isolation}; select 1"))
+        .await;
+    (a, b)
+}
+
 #[tokio::test]
 async fn two_sessions_that_define_the_same_machine_converge() {
     let play = open().await;
     for isolation in ["read committed", "repeatable read", "serializable"] {
-        play.show("delete from once.machine; delete from once.janitor")
-            .await;
-        let (a, b) = (play.another().await, play.another().await);
-        a.show("begin").await;
-        a.show(&define(&right())).await;
-        b.show(&format!("begin isolation level {isolation}; select 1"))
-            .await;
-        let other = with(|d| d["terminal"] = json!(["cancelled"]));
+        let (a, b) = two_begin(&play, isolation).await;
+        let other = with(r#"/terminal = ["cancelled"]"#);
         let waiting = Waiting::begin(&play, b, &define(&other)).await;
         a.show("commit").await;
         let (b, outcome) = waiting.end().await;
@@ -387,14 +352,8 @@ async fn two_sessions_that_define_the_same_machine_converge() {
 async fn two_machines_over_one_status_column_cannot_both_be_defined() {
     let play = open().await;
     for isolation in ["read committed", "repeatable read"] {
-        play.show("delete from once.machine; delete from once.janitor")
-            .await;
-        let (a, b) = (play.another().await, play.another().await);
-        a.show("begin").await;
-        a.show(&define(&right())).await;
-        b.show(&format!("begin isolation level {isolation}; select 1"))
-            .await;
-        let other = define(&with(|d| d["machine"] = json!("n")));
+        let (a, b) = two_begin(&play, isolation).await;
+        let other = define(&with(r#"/machine = "n""#));
         let waiting = Waiting::begin(&play, b, &other).await;
         a.show("commit").await;
         let refusal = waiting.end().await.1.unwrap_err();
@@ -408,9 +367,7 @@ async fn two_machines_over_one_status_column_cannot_both_be_defined() {
 
 #[tokio::test]
 async fn a_definition_waits_for_a_claim_that_is_not_committed_yet() {
-    let play = open().await;
-    play.show(&define(&right())).await;
-    play.show("insert into job (id, customer, status, version, cancelling, n) values (1, 'c', 'ready', 0, false, 1)").await;
+    let play = defined().await;
     for isolation in ["read committed", "repeatable read"] {
         let (worker, owner) = (play.another().await, play.another().await);
         worker
@@ -419,7 +376,7 @@ async fn a_definition_waits_for_a_claim_that_is_not_committed_yet() {
         owner
             .show(&format!("begin isolation level {isolation}; select 1"))
             .await;
-        let other = define(&with(|d| d["steps"] = json!([])));
+        let other = define(&with("/steps = []"));
         let waiting = Waiting::begin(&play, owner, &other).await;
         worker.show("commit").await;
         assert_eq!(waiting.end().await.1.unwrap_err().code, "55006");
@@ -430,16 +387,13 @@ async fn a_definition_waits_for_a_claim_that_is_not_committed_yet() {
 
 #[tokio::test]
 async fn a_redefined_machine_is_the_new_one_in_every_session() {
-    let play = open().await;
-    play.show(&define(&right())).await;
-    play.show("insert into job (id, customer, status, version, cancelling, n) values (1, 'c', 'new', 0, false, 0)").await;
+    let play = defined().await;
+    play.show("update job set status = 'new', n = 0").await;
     let session = play.another().await;
     let moves = "select moved, reason from once.transition('m', '1', 'ready')";
     assert_eq!(session.show(moves).await, "f|guard");
-    play.show(&define(&with(|d| {
-        d["transitions"][0]["when"] = json!("n = 0")
-    })))
-    .await;
+    let zero = with(r#"/transitions/0/when = "n = 0""#);
+    play.show(&define(&zero)).await;
     assert_eq!(session.show(moves).await, "t|~");
     play.show("select once.machine_drop('m')").await;
     assert_eq!(session.code(moves).await, "42704");

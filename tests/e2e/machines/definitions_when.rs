@@ -1,7 +1,8 @@
 //! `when`: what a predicate may be, and that it is kept as a text that nobody can make mean something else.
 
-use crate::definitions::{define, faults, open, right};
+use crate::cases::{cases, define, faults, open, right};
 use crate::playground::{Playground, cluster};
+use pg_once_tests::script::rows;
 use serde_json::{Value, json};
 
 const COLUMNS: &str = "alter table job add num numeric(10, 2), add at timestamptz, add v varchar(20), add tags text[],
@@ -29,12 +30,26 @@ async fn kept(play: &Playground, when: &str) -> String {
 async fn refused(play: &Playground, when: &str) -> String {
     let mut d = right();
     d["transitions"][0]["when"] = json!(when);
-    let found = faults(play, &d).await;
+    let found = faults(play, when, &d).await;
     assert_eq!(found.len(), 1, "{when}: {found:?}");
     found[0]
         .strip_prefix("transitions[0].when: ")
         .unwrap()
         .to_owned()
+}
+
+/// A table of predicates, and what each is kept as.
+async fn all_kept(play: &Playground, table: &str) {
+    for [when, text] in rows(table) {
+        assert_eq!(kept(play, when).await, text, "{when}");
+    }
+}
+
+/// A table of predicates, and why each is refused.
+async fn all_refused(play: &Playground, table: &str) {
+    for [when, problem] in rows(table) {
+        assert_eq!(refused(play, when).await, problem, "{when}");
+    }
 }
 
 #[tokio::test]
@@ -47,84 +62,31 @@ async fn a_predicate_is_kept_with_every_name_qualified_and_every_cast_written_ou
          set search_path = \"Other\", public",
     )
     .await;
-    for (when, text) in [
-        ("n > 0", "(n OPERATOR(pg_catalog.>) 0)"),
-        (
-            "v = 'x' -- or not",
-            "((v)::pg_catalog.text OPERATOR(pg_catalog.=) 'x'::pg_catalog.text)",
-        ),
-        (
-            "/* a */ not n = -1",
-            "(NOT (n OPERATOR(pg_catalog.=) '-1'::integer))",
-        ),
-        (
-            "size = 's'",
-            "(size OPERATOR(pg_catalog.=) 's'::\"Other\".size)",
-        ),
-        ("\"May\"(n)", "\"Other\".\"May\"(n)"),
-        ("job.\"Odd col\" is not null", "(\"Odd col\" IS NOT NULL)"),
-        (
-            "v in ('a', 'b')",
-            "((v)::pg_catalog.text OPERATOR(pg_catalog.=) ANY (ARRAY[('a'::character varying)::pg_catalog.text, ('b'::character varying)::pg_catalog.text]))",
-        ),
-        (
-            "note ilike 'A%'",
-            "(note OPERATOR(pg_catalog.~~*) 'A%'::pg_catalog.text)",
-        ),
-        (
-            "num + n >= 1.50",
-            "((num OPERATOR(pg_catalog.+) (n)::numeric) OPERATOR(pg_catalog.>=) 1.50)",
-        ),
-        (
-            "tags @> '{x}'",
-            "(tags OPERATOR(pg_catalog.@>) '{x}'::pg_catalog.text[])",
-        ),
-        (
-            "doc->>'a' = 'b'",
-            "((doc OPERATOR(pg_catalog.->>) 'a'::pg_catalog.text) OPERATOR(pg_catalog.=) 'b'::pg_catalog.text)",
-        ),
-        (
-            "note collate \"C\" < 'x'",
-            "((note COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.<) 'x'::pg_catalog.text)",
-        ),
-        (
-            "lower(note) = upper(v)",
-            "(pg_catalog.lower(note) OPERATOR(pg_catalog.=) pg_catalog.upper((v)::pg_catalog.text))",
-        ),
-        (
-            "extract(year from day) > 2000",
-            "(EXTRACT(year FROM day) OPERATOR(pg_catalog.>) (2000)::numeric)",
-        ),
-        (
-            "note = 'back\\slash'",
-            "(note OPERATOR(pg_catalog.=)  E'back\\\\slash'::pg_catalog.text)",
-        ),
-        (
-            "raw = '\\x00'",
-            "(raw OPERATOR(pg_catalog.=)  E'\\\\x00'::pg_catalog.bytea)",
-        ),
-        ("null", "NULL::boolean"),
-        (
-            "note is distinct from v",
-            "(note IS DISTINCT FROM (v)::pg_catalog.text)",
-        ),
-        ("n is not distinct from 3", "(NOT (n IS DISTINCT FROM 3))"),
-        (
-            "nullif(n, 3) between 1 and 5",
-            "((NULLIF(n, 3) OPERATOR(pg_catalog.>=) 1) AND (NULLIF(n, 3) OPERATOR(pg_catalog.<=) 5))",
-        ),
-        (
-            "n not in (1, 2)",
-            "(n OPERATOR(pg_catalog.<>) ALL (ARRAY[1, 2]))",
-        ),
-        ("n is not distinct from null", "(n IS NULL)"),
-        (
-            "case when n = 1 then true else note = 'x' end",
-            "CASE WHEN (n OPERATOR(pg_catalog.=) 1) THEN true ELSE (note OPERATOR(pg_catalog.=) 'x'::pg_catalog.text) END",
-        ),
-    ] {
-        assert_eq!(kept(&play, when).await, text, "{when}");
-    }
+    let table = r#"
+        n > 0                          | (n OPERATOR(pg_catalog.>) 0)
+        v = 'x' -- or not              | ((v)::pg_catalog.text OPERATOR(pg_catalog.=) 'x'::pg_catalog.text)
+        /* a */ not n = -1             | (NOT (n OPERATOR(pg_catalog.=) '-1'::integer))
+        size = 's'                     | (size OPERATOR(pg_catalog.=) 's'::"Other".size)
+        "May"(n)                       | "Other"."May"(n)
+        job."Odd col" is not null      | ("Odd col" IS NOT NULL)
+        v in ('a', 'b')                | ((v)::pg_catalog.text OPERATOR(pg_catalog.=) ANY (ARRAY[('a'::character varying)::pg_catalog.text, ('b'::character varying)::pg_catalog.text]))
+        note ilike 'A%'                | (note OPERATOR(pg_catalog.~~*) 'A%'::pg_catalog.text)
+        num + n >= 1.50                | ((num OPERATOR(pg_catalog.+) (n)::numeric) OPERATOR(pg_catalog.>=) 1.50)
+        tags @> '{x}'                  | (tags OPERATOR(pg_catalog.@>) '{x}'::pg_catalog.text[])
+        doc->>'a' = 'b'                | ((doc OPERATOR(pg_catalog.->>) 'a'::pg_catalog.text) OPERATOR(pg_catalog.=) 'b'::pg_catalog.text)
+        note collate "C" < 'x'         | ((note COLLATE pg_catalog."C") OPERATOR(pg_catalog.<) 'x'::pg_catalog.text)
+        lower(note) = upper(v)         | (pg_catalog.lower(note) OPERATOR(pg_catalog.=) pg_catalog.upper((v)::pg_catalog.text))
+        extract(year from day) > 2000  | (EXTRACT(year FROM day) OPERATOR(pg_catalog.>) (2000)::numeric)
+        note = 'back\slash'            | (note OPERATOR(pg_catalog.=)  E'back\\slash'::pg_catalog.text)
+        raw = '\x00'                   | (raw OPERATOR(pg_catalog.=)  E'\\x00'::pg_catalog.bytea)
+        null                           | NULL::boolean
+        note is distinct from v        | (note IS DISTINCT FROM (v)::pg_catalog.text)
+        n is not distinct from 3       | (NOT (n IS DISTINCT FROM 3))
+        nullif(n, 3) between 1 and 5   | ((NULLIF(n, 3) OPERATOR(pg_catalog.>=) 1) AND (NULLIF(n, 3) OPERATOR(pg_catalog.<=) 5))
+        n not in (1, 2)                | (n OPERATOR(pg_catalog.<>) ALL (ARRAY[1, 2]))
+        n is not distinct from null    | (n IS NULL)
+        case when n = 1 then true else note = 'x' end | CASE WHEN (n OPERATOR(pg_catalog.=) 1) THEN true ELSE (note OPERATOR(pg_catalog.=) 'x'::pg_catalog.text) END"#;
+    all_kept(&play, table).await;
     play.show("reset search_path; drop schema \"Other\" cascade")
         .await;
 }
@@ -137,80 +99,40 @@ async fn constants_mean_the_same_in_every_session() {
                set standard_conforming_strings = off; set escape_string_warning = off; set extra_float_digits = 0;
                set quote_all_identifiers = on; set bytea_output = escape")
         .await;
-    for (when, text) in [
-        (
-            "at > '03.02.2001 04:05'",
-            "(at OPERATOR(pg_catalog.>) '2001-02-03 03:05:00+00'::timestamp with time zone)",
-        ),
-        (
-            "day = '03.02.2001'",
-            "(day OPERATOR(pg_catalog.=) '2001-02-03'::pg_catalog.date)",
-        ),
-        (
-            "span > 'P1DT2H'",
-            "(span OPERATOR(pg_catalog.>) '1 day 02:00:00'::interval)",
-        ),
-        (
-            "note = 'a\\\\b'",
-            "(note OPERATOR(pg_catalog.=)  E'a\\\\b'::pg_catalog.text)",
-        ),
-        (
-            "n::float8 > 0.1::float8",
-            "((n)::double precision OPERATOR(pg_catalog.>) (0.1)::double precision)",
-        ),
-    ] {
-        assert_eq!(kept(&play, when).await, text, "{when}");
-    }
+    let table = r"
+        at > '03.02.2001 04:05'        | (at OPERATOR(pg_catalog.>) '2001-02-03 03:05:00+00'::timestamp with time zone)
+        day = '03.02.2001'             | (day OPERATOR(pg_catalog.=) '2001-02-03'::pg_catalog.date)
+        span > 'P1DT2H'                | (span OPERATOR(pg_catalog.>) '1 day 02:00:00'::interval)
+        note = 'a\\b'                  | (note OPERATOR(pg_catalog.=)  E'a\\b'::pg_catalog.text)
+        n::float8 > 0.1::float8        | ((n)::double precision OPERATOR(pg_catalog.>) (0.1)::double precision)";
+    all_kept(&play, table).await;
 }
 
 #[tokio::test]
 async fn what_is_no_single_expression_is_refused() {
     let play = open().await;
     play.show("create table witness (x int)").await;
-    for (when, problem) in [
-        ("  ", "is empty"),
-        ("-- nothing", "is empty"),
-        ("n > 0, true", "must be one expression"),
-        ("*", "must be one expression, not *"),
-        (
-            "n > 0 as x",
-            "must be an expression without a name for its result",
-        ),
-        ("true; drop table witness", "syntax error at or near \";\""),
-        (") or (true", "syntax error at or near \")\""),
-        ("true) or (true", "syntax error at or near \")\""),
-        ("true into witness", "syntax error at or near \"into\""),
-        (
-            "true union select true",
-            "syntax error at or near \"union\"",
-        ),
-        ("select true", "syntax error at or near \"select\""),
-        ("n := 1", "syntax error at or near \":=\""),
-        (
-            "$$; drop table witness; $$",
-            "invalid input syntax for type boolean: \"; drop table witness; \"",
-        ),
-        ("'", "unterminated quoted string at or near \"'\""),
-        (
-            "/* n > 0",
-            "unterminated /* comment at or near \"/* n > 0\"",
-        ),
-    ] {
-        assert_eq!(refused(&play, when).await, problem, "{when}");
-    }
+    assert_eq!(refused(&play, "  ").await, "is empty");
+    let table = r#"
+        -- nothing                     | is empty
+        n > 0, true                    | must be one expression
+        *                              | must be one expression, not *
+        n > 0 as x                     | must be an expression without a name for its result
+        true; drop table witness       | syntax error at or near ";"
+        ) or (true                     | syntax error at or near ")"
+        true) or (true                 | syntax error at or near ")"
+        true into witness              | syntax error at or near "into"
+        true union select true         | syntax error at or near "union"
+        select true                    | syntax error at or near "select"
+        n := 1                         | syntax error at or near ":="
+        $$; drop table witness; $$     | invalid input syntax for type boolean: "; drop table witness; "
+        '                              | unterminated quoted string at or near "'"
+        /* n > 0                       | unterminated /* comment at or near "/* n > 0""#;
+    all_refused(&play, table).await;
     let problem = "must be an expression only, without any clause of a query";
-    for when in [
-        "distinct true",
-        "n > 0 from job",
-        "true where true",
-        "true group by 1",
-        "true having true",
-        "true order by 1",
-        "true limit 1",
-        "true offset 1",
-        "true for update",
-        "true window w as ()",
-    ] {
+    let clauses = "distinct true, n > 0 from job, true where true, true group by 1, true having true, true order by 1,
+        true limit 1, true offset 1, true for update, true window w as ()";
+    for when in clauses.split(',').map(str::trim) {
         assert_eq!(refused(&play, when).await, problem, "{when}");
     }
     assert_eq!(play.show("select count(*) from witness").await, "0");
@@ -224,59 +146,27 @@ async fn what_a_check_constraint_may_not_have_is_refused_in_the_server_s_words()
             language plpgsql immutable as 'begin return x > 0.5; end'",
     )
     .await;
-    for (when, problem) in [
-        ("nope = 1", "column \"nope\" does not exist"),
-        ("nope(n)", "function nope(integer) does not exist"),
-        (
-            "item.id = 1",
-            "missing FROM-clause entry for table \"item\"",
-        ),
-        ("$1", "there is no parameter $1"),
-        (
-            "n",
-            "argument of when must be type boolean, not type integer",
-        ),
-        ("(select true)", "cannot use subquery in check constraint"),
-        (
-            "exists (select from item)",
-            "cannot use subquery in check constraint",
-        ),
-        (
-            "n = any (select id from item)",
-            "cannot use subquery in check constraint",
-        ),
-        (
-            "count(*) > 0",
-            "aggregate functions are not allowed in check constraints",
-        ),
-        (
-            "row_number() over () = 1",
-            "window functions are not allowed in check constraints",
-        ),
-        (
-            "generate_series(1, n) = 1",
-            "set-returning functions are not allowed in check constraints",
-        ),
-        ("default", "DEFAULT is not allowed in this context"),
-        ("random() > 0.5", "has \"random()\", which is not immutable"),
-        (
-            "nextval('s') > 0",
-            "has \"nextval('public.s'::regclass)\", which is not immutable",
-        ),
-        (
-            "n > 0 or by_default()",
-            "has \"random()\", which is not immutable",
-        ),
-        ("job is not null", "names the whole row; name its columns"),
-        ("job.* is not null", "names the whole row; name its columns"),
-        ("tableoid = 0", "names a system column"),
-        (
-            "ctid is not null",
-            "system column \"ctid\" reference in check constraint is invalid",
-        ),
-    ] {
-        assert_eq!(refused(&play, when).await, problem, "{when}");
-    }
+    let table = r#"
+        nope = 1                       | column "nope" does not exist
+        nope(n)                        | function nope(integer) does not exist
+        item.id = 1                    | missing FROM-clause entry for table "item"
+        $1                             | there is no parameter $1
+        n                              | argument of when must be type boolean, not type integer
+        (select true)                  | cannot use subquery in check constraint
+        exists (select from item)      | cannot use subquery in check constraint
+        n = any (select id from item)  | cannot use subquery in check constraint
+        count(*) > 0                   | aggregate functions are not allowed in check constraints
+        row_number() over () = 1       | window functions are not allowed in check constraints
+        generate_series(1, n) = 1      | set-returning functions are not allowed in check constraints
+        default                        | DEFAULT is not allowed in this context
+        random() > 0.5                 | has "random()", which is not immutable
+        nextval('s') > 0               | has "nextval('public.s'::regclass)", which is not immutable
+        n > 0 or by_default()          | has "random()", which is not immutable
+        job is not null                | names the whole row; name its columns
+        job.* is not null              | names the whole row; name its columns
+        tableoid = 0                   | names a system column
+        ctid is not null               | system column "ctid" reference in check constraint is invalid"#;
+    all_refused(&play, table).await;
 }
 
 #[tokio::test]
@@ -313,61 +203,24 @@ async fn what_is_not_immutable_or_compares_without_naming_an_operator_is_refused
          alter table job add cost money_of",
     )
     .await;
-    let by = "public.=(public.money_of,public.money_of)";
-    let spelled = "write CASE WHEN ... = ... THEN";
-    for (when, problem) in [
-        (
-            "n > 0 and look(n)",
-            "has \"public.look(n)\", which is not immutable",
-        ),
-        (
-            "n =~ 1",
-            "has \"(n OPERATOR(public.=~) 1)\", which is not immutable",
-        ),
-        ("at < now()", "has \"now()\", which is not immutable"),
-        (
-            "day = current_date",
-            "has \"CURRENT_DATE\", which is not immutable",
-        ),
-        (
-            "note = current_user",
-            "has \"CURRENT_USER\", which is not immutable",
-        ),
-        (
-            "at::date = day",
-            "has \"(at)::date\", which is not immutable",
-        ),
-        (
-            "at::text = note",
-            "has \"(at)::text\", which is not immutable",
-        ),
-        (
-            "case n when 1 then true end",
-            &format!("has \"CASE n WHEN 1 THEN true ELSE NULL::boolean END\"; {spelled}"),
-        ),
-        (
-            "cost is distinct from row(1)::money_of",
-            &format!(
-                "has \"(cost IS DISTINCT FROM ROW((1)::numeric)::public.money_of)\", which compares by {by} without naming it"
-            ),
-        ),
-        (
-            "nullif(cost, row(1)::money_of) is null",
-            &format!(
-                "has \"NULLIF(cost, ROW((1)::numeric)::public.money_of)\", which compares by {by} without naming it"
-            ),
-        ),
-    ] {
-        assert_eq!(refused(&play, when).await, problem, "{when}");
-    }
+    let table = r#"
+        n > 0 and look(n)              | has "public.look(n)", which is not immutable
+        n =~ 1                         | has "(n OPERATOR(public.=~) 1)", which is not immutable
+        at < now()                     | has "now()", which is not immutable
+        day = current_date             | has "CURRENT_DATE", which is not immutable
+        note = current_user            | has "CURRENT_USER", which is not immutable
+        at::date = day                 | has "(at)::date", which is not immutable
+        at::text = note                | has "(at)::text", which is not immutable
+        case n when 1 then true end    | has "CASE n WHEN 1 THEN true ELSE NULL::boolean END"; write CASE WHEN ... = ... THEN
+        cost is distinct from row(1)::money_of | has "(cost IS DISTINCT FROM ROW((1)::numeric)::public.money_of)", which compares by public.=(public.money_of,public.money_of) without naming it
+        nullif(cost, row(1)::money_of) is null | has "NULLIF(cost, ROW((1)::numeric)::public.money_of)", which compares by public.=(public.money_of,public.money_of) without naming it"#;
+    all_refused(&play, table).await;
     // Of a refund, too; the operator may be named.
-    let mut d = right();
-    d["refund"]["when"] = json!("state = current_user::text");
-    let found = faults(&play, &d).await;
-    assert_eq!(
-        found,
-        ["refund.when: has \"CURRENT_USER\", which is not immutable"]
-    );
+    let table = r#"
+        # of a refund
+        /refund/when = "state = current_user::text"
+        ! refund.when: has "CURRENT_USER", which is not immutable"#;
+    cases(&play, table).await;
     let text = "(cost OPERATOR(public.=) ROW((1)::numeric)::public.money_of)";
     assert_eq!(kept(&play, "cost = row(1)::money_of").await, text);
 }

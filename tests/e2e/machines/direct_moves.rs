@@ -8,6 +8,7 @@ use crate::plain_tables::altered;
 use crate::playground::Playground;
 use crate::waiting::Waiting;
 use crate::world::{define, job, moves, transition};
+use pg_once_tests::script::rows;
 
 const GUARD: &str = "select once.machine_guard('job', true)";
 /// It never fires.
@@ -219,53 +220,18 @@ async fn a_row_of_a_table_that_inherits_is_found() {
 #[tokio::test]
 async fn a_move_that_waits_goes_on_from_what_the_other_left() {
     for play in ways("update job set n = 1").await {
-        for (id, other_does, end, answer) in [
-            (
-                1,
-                "update job set note = 'x' where id = 1",
-                "commit",
-                "t|new|1|~",
-            ),
-            (
-                2,
-                "select once.transition('job', '2', 'new')",
-                "commit",
-                "f|new|1|status",
-            ),
-            (
-                3,
-                "select once.transition('job', '3', 'new')",
-                "rollback",
-                "t|new|1|~",
-            ),
-            (
-                4,
-                "delete from job where id = 4",
-                "commit",
-                "f|~|~|not_found",
-            ),
-            (
-                5,
-                "update job set id = 50 where id = 5",
-                "commit",
-                "f|~|~|not_found",
-            ),
-            (
-                6,
-                "select from once.cancel_request('job', '6')",
-                "commit",
-                "f|ready|0|cancelling",
-            ),
-            (
-                7,
-                "select from job where id = 7 for update",
-                "commit",
-                "t|new|1|~",
-            ),
-        ] {
+        let table = "
+            1 | update job set note = 'x' where id = 1 | commit | t|new|1|~
+            2 | select once.transition('job', '2', 'new') | commit | f|new|1|status
+            3 | select once.transition('job', '3', 'new') | rollback | t|new|1|~
+            4 | delete from job where id = 4 | commit | f|~|~|not_found
+            5 | update job set id = 50 where id = 5 | commit | f|~|~|not_found
+            6 | select from once.cancel_request('job', '6') | commit | f|ready|0|cancelling
+            7 | select from job where id = 7 for update | commit | t|new|1|~";
+        for [id, other_does, end, answer] in rows(table) {
             let other = play.another().await;
             other.show(&format!("begin; {other_does}")).await;
-            let move_it = transition(&id.to_string(), "new", "");
+            let move_it = transition(id, "new", "");
             let waiting = Waiting::begin(&play, play.another().await, &move_it).await;
             other.show(end).await;
             assert_eq!(

@@ -332,42 +332,6 @@ async fn a_column_whose_type_is_altered_goes_on_or_says_so() {
 }
 
 #[tokio::test]
-async fn an_enum_label_that_no_status_names_is_reported() {
-    let play = Playground::open().await;
-    play.show(
-        "create type st as enum ('a', 'b'); create table t (id int primary key, status st not null)",
-    )
-    .await;
-    define(
-        &play,
-        r#"{"machine": "t", "table": "t", "id": "id", "status": "status",
-            "status_types": ["a", "b"], "transitions": [{"from": ["a"], "to": "b"}, {"from": ["b"], "to": "a"}]}"#,
-    )
-    .await;
-    let check = "select coalesce(string_agg(machine || ': ' || problem, ';'), '') from once.machine_check('t')";
-    assert_eq!(play.show(check).await, "");
-    play.show("insert into t values (1, 'a'), (2, 'a')").await;
-    play.show("alter type st add value 'brand new' before 'b'")
-        .await;
-    let told = play.show(check).await;
-    assert!(told.contains("brand new"), "{told}");
-    // A row that wears it stands nowhere that the machine knows.
-    play.show("update t set status = 'brand new' where id = 1")
-        .await;
-    let shown = play
-        .show("select moved, status, reason from once.transition('t', '1', 'b')")
-        .await;
-    assert_eq!(shown, "f|brand new|status");
-    play.ask("select moved from once.transition('t', '2', 'b')")
-        .is("t")
-        .await;
-    // A renamed one that the definition does name is reported too.
-    play.show("alter type st rename value 'b' to 'c'").await;
-    let told = play.show(check).await;
-    assert!(told.contains('b') && told.contains('c'), "{told}");
-}
-
-#[tokio::test]
 async fn a_definition_over_another_table_moves_the_rows_of_that_one() {
     let play = world().await;
     let other = play.another().await;
@@ -409,33 +373,4 @@ async fn a_definition_that_is_rolled_back_was_never_there() {
     play.show("begin; drop extension pg_once cascade").await;
     play.show("rollback").await;
     assert_eq!(moves(&play, "1", "new", "").await, "t|new|2|~");
-}
-
-#[tokio::test]
-async fn a_running_status_of_a_cancellable_machine_without_claim_states_is_named() {
-    let play = Playground::open().await;
-    play.show(
-        "create table plain (id int primary key, status text not null, stop boolean not null default false)",
-    )
-    .await;
-    let define = |transitions: &str| {
-        format!(
-            r#"select once.machine_define('{{"machine": "plain", "table": "plain", "id": "id", "status": "status",
-            "status_types": ["ready", "running", "done", "cancelled"], "terminal": ["done", "cancelled"],
-            "transitions": [{transitions}], "cancel": {{"flag": "stop", "to": "cancelled"}}}}')"#
-        )
-    };
-    let check = "select problem from once.machine_check('plain')";
-    let doctor = "select level from once.doctor() where problem like '%has no claim state%'";
-    play.show(&define(
-        r#"{"from": ["ready"], "to": "running"}, {"from": ["running"], "to": "done"}"#,
-    ))
-    .await;
-    let problem = "it can be cancelled and has no claim state; a cancel in running begins the teardown at once";
-    assert_eq!(play.show(check).await, problem);
-    assert_eq!(play.show(doctor).await, "info");
-    play.show(&define(r#"{"from": ["ready", "running"], "to": "done"}"#))
-        .await;
-    assert_eq!(play.show(check).await, "");
-    assert_eq!(play.show(doctor).await, "");
 }

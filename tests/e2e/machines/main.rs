@@ -7,6 +7,7 @@ mod adopting;
 mod after;
 mod bad_input;
 mod billing;
+mod cases;
 mod claim_races;
 mod claims;
 mod coverage;
