@@ -1,72 +1,45 @@
 //! The shape of an event: `topic` and `payload`, perhaps `order_key`, each once, and nothing else.
 
 use crate::open;
+use pg_once_tests::script::rows;
 
-const BAD: &[(&str, &str)] = &[
-    ("null", "object"),
-    ("1", "object"),
-    ("true", "object"),
-    ("[]", "object"),
-    (r#""t""#, "object"),
-    (r#"[{"topic": "t", "payload": 1}]"#, "object"),
-    (" ", "-"),
-    ("{}", "topic"),
-    (r#"{"topic": "t"}"#, "payload"),
-    (r#"{"payload": 1}"#, "topic"),
-    (r#"{"payload": 1, "order_key": "k"}"#, "topic"),
-    (r#"{"topic": null, "payload": 1}"#, "topic"),
-    (r#"{"topic": 1, "payload": 1}"#, "topic"),
-    (r#"{"topic": ["t"], "payload": 1}"#, "topic"),
-    (r#"{"topic": {"t": 1}, "payload": 1}"#, "topic"),
-    (r#"{"topic": "", "payload": 1}"#, "topic"),
-    (r#"{"topic": "\u0000", "payload": 1}"#, "topic"),
-    (r#"{"topic": "t\u0000", "payload": 1}"#, "topic"),
-    (r#"{"topic": "\ud83d", "payload": 1}"#, "topic"),
-    (r#"{"topic": "\ude00\ud83d", "payload": 1}"#, "topic"),
-    (
-        r#"{"topic": "t", "payload": 1, "order_key": ""}"#,
-        "order_key",
-    ),
-    (
-        r#"{"topic": "t", "payload": 1, "order_key": 1}"#,
-        "order_key",
-    ),
-    (
-        r#"{"topic": "t", "payload": 1, "order_key": ["k"]}"#,
-        "order_key",
-    ),
-    (
-        r#"{"topic": "t", "payload": 1, "order_key": "\u0000"}"#,
-        "order_key",
-    ),
-    (
-        r#"{"topic": "t", "payload": 1, "orderKey": "k"}"#,
-        "orderKey",
-    ),
-    (r#"{"topic": "t", "payload": 1, "headers": {}}"#, "headers"),
-    (r#"{"topic": "t", "payload": 1, "": 1}"#, "unknown"),
-    (r#"{"topic": "t", "payload": 1, "Topic": "t"}"#, "Topic"),
-    (r#"{"topic": "t", "payload": 1, " topic": "t"}"#, "unknown"),
-    (r#"{"topic": "t", "payload": 1, "\u0000": 1}"#, "unknown"),
-    (r#"{"topic": "t", "topic": "t", "payload": 1}"#, "topic"),
-    (
-        r#"{"topic": "t", "\u0074opic": "t", "payload": 1}"#,
-        "topic",
-    ),
-    (r#"{"topic": "t", "payload": 1, "payload": 1}"#, "payload"),
-    (
-        r#"{"topic": "t", "payload": null, "payload": 1}"#,
-        "payload",
-    ),
-    (
-        r#"{"topic": "t", "payload": 1, "order_key": null, "order_key": "k"}"#,
-        "order_key",
-    ),
-    (
-        r#"{"topic": "t", "payload": 1, "order_key": null, "order_key": null}"#,
-        "order_key",
-    ),
-];
+/// Events, and what each is refused for: an argument, a member, or (`-`) not being JSON at all.
+const BAD: &str = r#"
+null | object
+1 | object
+true | object
+[] | object
+"t" | object
+[{"topic": "t", "payload": 1}] | object
+{} | topic
+{"topic": "t"} | payload
+{"payload": 1} | topic
+{"payload": 1, "order_key": "k"} | topic
+{"topic": null, "payload": 1} | topic
+{"topic": 1, "payload": 1} | topic
+{"topic": ["t"], "payload": 1} | topic
+{"topic": {"t": 1}, "payload": 1} | topic
+{"topic": "", "payload": 1} | topic
+{"topic": "\u0000", "payload": 1} | topic
+{"topic": "t\u0000", "payload": 1} | topic
+{"topic": "\ud83d", "payload": 1} | topic
+{"topic": "\ude00\ud83d", "payload": 1} | topic
+{"topic": "t", "payload": 1, "order_key": ""} | order_key
+{"topic": "t", "payload": 1, "order_key": 1} | order_key
+{"topic": "t", "payload": 1, "order_key": ["k"]} | order_key
+{"topic": "t", "payload": 1, "order_key": "\u0000"} | order_key
+{"topic": "t", "payload": 1, "orderKey": "k"} | orderKey
+{"topic": "t", "payload": 1, "headers": {}} | headers
+{"topic": "t", "payload": 1, "": 1} | unknown
+{"topic": "t", "payload": 1, "Topic": "t"} | Topic
+{"topic": "t", "payload": 1, " topic": "t"} | unknown
+{"topic": "t", "payload": 1, "\u0000": 1} | unknown
+{"topic": "t", "topic": "t", "payload": 1} | topic
+{"topic": "t", "\u0074opic": "t", "payload": 1} | topic
+{"topic": "t", "payload": 1, "payload": 1} | payload
+{"topic": "t", "payload": null, "payload": 1} | payload
+{"topic": "t", "payload": 1, "order_key": null, "order_key": "k"} | order_key
+{"topic": "t", "payload": 1, "order_key": null, "order_key": null} | order_key"#;
 
 #[tokio::test]
 async fn every_other_shape_is_refused_by_the_arguments_name_and_writes_nothing() {
@@ -78,25 +51,16 @@ async fn every_other_shape_is_refused_by_the_arguments_name_and_writes_nothing()
         r#"{{"topic": "t", "payload": 1, "order_key": "{}"}}"#,
         "ü".repeat(256)
     );
-    let more = [
-        (long_topic.as_str(), "topic"),
-        (long_key.as_str(), "order_key"),
-    ];
-    for (event, named) in BAD.iter().chain(&more) {
-        for (argument, call) in [
-            ("on_abort", "key_step('s', 'k', T, 'pay', on_abort => 'E')"),
-            (
-                "on_complete",
-                "key_step_done('s', 'k', T, 'pay', on_complete => 'E')",
-            ),
-            (
-                "on_abort",
-                "key_step_done('s', 'k', T, 'pay', on_abort => 'E')",
-            ),
-        ] {
+    let more = [[" ", "-"], [&long_topic, "topic"], [&long_key, "order_key"]];
+    for [event, named] in rows(BAD).into_iter().chain(more) {
+        for [call, argument] in rows(
+            "key_step('s', 'k', T, 'pay', on_abort => 'E') | on_abort
+             key_step_done('s', 'k', T, 'pay', on_complete => 'E') | on_complete
+             key_step_done('s', 'k', T, 'pay', on_abort => 'E') | on_abort",
+        ) {
             let call = call.replace('T', &token.to_string()).replace('E', event);
             let refusal = play.refused(&format!("select once.{call}")).await;
-            if *named == "-" {
+            if named == "-" {
                 assert_eq!(refusal.code, "22P02", "no JSON at all: {refusal:?}");
                 continue;
             }
@@ -137,59 +101,20 @@ async fn good_shapes_in_every_order_and_spelling_are_taken() {
     let name = "ü".repeat(100);
     play.show(&format!("select once.topic_set('{name}', '{{}}')"))
         .await;
-    for (i, (event, topic, key, payload)) in [
-        (r#"{"topic":"t","payload":1}"#, "t", "~", "1"),
-        (r#"{"payload":1,"topic":"t"}"#, "t", "~", "1"),
-        (
-            r#" { "order_key" : null , "payload" : {} , "topic" : "t" } "#,
-            "t",
-            "~",
-            "{}",
-        ),
-        (
-            r#"{"\u0074opic": "\u0074", "p\u0061yload": [ ]}"#,
-            "t",
-            "~",
-            "[ ]",
-        ),
-        (
-            r#"{"topic": "t", "payload": 1, "order_key": "a\"b\\\u00fc\ud83d\ude00\n"}"#,
-            "t",
-            "a\"b\\ü😀\n",
-            "1",
-        ),
-        (
-            r#"{"topic": "t", "payload": "}", "order_key": "{\",]"}"#,
-            "t",
-            "{\",]",
-            "\"}\"",
-        ),
-        (
-            r#"{"topic": "t", "payload": {"topic": "u", "payload": [{"order_key": "}"}]}}"#,
-            "t",
-            "~",
-            r#"{"topic": "u", "payload": [{"order_key": "}"}]}"#,
-        ),
-        (
-            &format!(r#"{{"topic": "{name}", "payload": false}}"#),
-            name.as_str(),
-            "~",
-            "false",
-        ),
-        (
-            &format!(
-                r#"{{"topic": "t", "payload": null, "order_key": "{}"}}"#,
-                "ü".repeat(255)
-            ),
-            "t",
-            &"ü".repeat(255),
-            "null",
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let key = key.to_owned();
+    let table = r##"
+        {"topic":"t","payload":1} | t | ~ | 1
+        {"payload":1,"topic":"t"} | t | ~ | 1
+        SPACE{ "order_key" : null , "payload" : {} , "topic" : "t" }SPACE | t | ~ | {}
+        {"\u0074opic": "\u0074", "p\u0061yload": [ ]} | t | ~ | [ ]
+        {"topic": "t", "payload": 1, "order_key": "a\"b\\\u00fc\ud83d\ude00\n"} | t | a"b\ü😀NEWLINE | 1
+        {"topic": "t", "payload": "}", "order_key": "{\",]"} | t | {",] | "}"
+        {"topic": "t", "payload": {"topic": "u", "payload": [{"order_key": "}"}]}} | t | ~ | {"topic": "u", "payload": [{"order_key": "}"}]}
+        {"topic": "NAME", "payload": false} | NAME | ~ | false
+        {"topic": "t", "payload": null, "order_key": "LONG"} | t | LONG | null"##
+        .replace("NAME", &name)
+        .replace("LONG", &"ü".repeat(255));
+    for (i, [event, topic, key, payload]) in rows(&table).into_iter().enumerate() {
+        let (event, key) = (event.replace("SPACE", " "), key.replace("NEWLINE", "\n"));
         let k = format!("k{i}");
         let token = play.token(&k, "").await;
         play.show(&format!(
