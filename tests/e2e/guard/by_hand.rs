@@ -3,13 +3,14 @@
 use crate::playground::Playground;
 use crate::world::{jobs, token};
 use crate::{guarded, illegal, rows, with_jobs};
+use pg_once_tests::script::rows as table;
 
-/// Asserts that each statement is refused, naming the row, and that nothing changed.
-async fn all_illegal(statements: &[(&str, &str)]) {
+/// Asserts that each statement is refused, naming the row that stands before it, and that nothing changed.
+async fn all_illegal(statements: &str) {
     let play = guarded().await;
     with_jobs(&play).await;
     let before = rows(&play).await;
-    for (sql, row) in statements {
+    for [row, sql] in table(statements) {
         let refusal = illegal(&play, sql).await;
         let told = format!("{} {}", refusal.message, refusal.detail);
         assert!(told.contains(row), "{row} is not in: {sql}: {refusal:?}");
@@ -19,140 +20,107 @@ async fn all_illegal(statements: &[(&str, &str)]) {
 
 #[tokio::test]
 async fn a_flag_is_not_cleared() {
-    all_illegal(&[
-        ("update job set cancel_requested = false where id = 6", "6"),
-        ("update job set cancel_requested = false where id = 8", "8"),
-        ("update job set cancel_requested = false where id = 7", "7"),
-        (
-            "update job set cancel_requested = not cancel_requested where id = 6",
-            "6",
-        ),
-        (
-            "update job set cancel_requested = false, status = 'failed' where id = 6",
-            "6",
-        ),
-    ])
+    all_illegal(
+        "6 | update job set cancel_requested = false where id = 6
+         8 | update job set cancel_requested = false where id = 8
+         7 | update job set cancel_requested = false where id = 7
+         6 | update job set cancel_requested = not cancel_requested where id = 6
+         6 | update job set cancel_requested = false, status = 'failed' where id = 6",
+    )
     .await;
 }
 
 #[tokio::test]
 async fn a_flag_is_not_set_but_by_cancel_request() {
-    all_illegal(&[
-        ("update job set cancel_requested = true where id = 1", "1"),
-        ("update job set cancel_requested = true where id = 3", "3"),
-        ("update job set cancel_requested = true where id = 5", "5"),
-        (
-            "update job set cancel_requested = true, status = 'failed' where id = 2",
-            "2",
-        ),
-    ])
+    all_illegal(
+        "1 | update job set cancel_requested = true where id = 1
+         3 | update job set cancel_requested = true where id = 3
+         5 | update job set cancel_requested = true where id = 5
+         2 | update job set cancel_requested = true, status = 'failed' where id = 2",
+    )
     .await;
 }
 
 #[tokio::test]
 async fn a_cancelled_job_is_not_resurrected() {
-    all_illegal(&[
-        ("update job set status = 'ready' where id = 7", "7"),
-        ("update job set status = 'new' where id = 7", "7"),
-        ("update job set status = 'running' where id = 7", "7"),
-        ("update job set status = 'archived' where id = 7", "7"),
-        (
-            "update job set status = 'ready', cancel_requested = false where id = 7",
-            "7",
-        ),
-    ])
+    all_illegal(
+        "7 | update job set status = 'ready' where id = 7
+         7 | update job set status = 'new' where id = 7
+         7 | update job set status = 'running' where id = 7
+         7 | update job set status = 'archived' where id = 7
+         7 | update job set status = 'ready', cancel_requested = false where id = 7",
+    )
     .await;
 }
 
 #[tokio::test]
 async fn only_cancel_finish_writes_the_cancelled_state() {
-    all_illegal(&[
-        ("update job set status = 'cancelled' where id = 1", "1"),
-        ("update job set status = 'cancelled' where id = 3", "3"),
-        ("update job set status = 'cancelled' where id = 6", "6"),
-        (
-            "update job set status = 'cancelled', cancel_requested = true where id = 2",
-            "2",
-        ),
-    ])
+    all_illegal(
+        "1 | update job set status = 'cancelled' where id = 1
+         3 | update job set status = 'cancelled' where id = 3
+         6 | update job set status = 'cancelled' where id = 6
+         2 | update job set status = 'cancelled', cancel_requested = true where id = 2",
+    )
     .await;
 }
 
 #[tokio::test]
 async fn a_step_is_not_skipped_and_a_terminal_status_not_left() {
-    all_illegal(&[
-        ("update job set status = 'done' where id = 1", "1"),
-        ("update job set status = 'done' where id = 2", "2"),
-        ("update job set status = 'archived' where id = 2", "2"),
-        ("update job set status = 'failed' where id = 1", "1"),
-        ("update job set status = 'done' where id = 5", "5"),
-        ("update job set status = 'new' where id = 5", "5"),
-        ("update job set status = 'nonsense' where id = 1", "1"),
-        ("update job set status = '' where id = 1", "1"),
-        ("update job set status = 'READY' where id = 1", "1"),
-    ])
+    all_illegal(
+        "1 | update job set status = 'done' where id = 1
+         2 | update job set status = 'done' where id = 2
+         2 | update job set status = 'archived' where id = 2
+         1 | update job set status = 'failed' where id = 1
+         5 | update job set status = 'done' where id = 5
+         5 | update job set status = 'new' where id = 5
+         1 | update job set status = 'nonsense' where id = 1
+         1 | update job set status = '' where id = 1
+         1 | update job set status = 'READY' where id = 1",
+    )
     .await;
 }
 
 #[tokio::test]
 async fn a_flagged_job_makes_no_declared_move() {
-    all_illegal(&[
-        ("update job set status = 'failed' where id = 6", "6"),
-        ("update job set status = 'new' where id = 6", "6"),
-        ("update job set status = 'ready' where id = 8", "8"),
-        ("update job set status = 'done' where id = 8", "8"),
-    ])
+    all_illegal(
+        "6 | update job set status = 'failed' where id = 6
+         6 | update job set status = 'new' where id = 6
+         8 | update job set status = 'ready' where id = 8
+         8 | update job set status = 'done' where id = 8",
+    )
     .await;
 }
 
 #[tokio::test]
 async fn a_claim_state_is_entered_and_left_only_by_its_lease() {
-    all_illegal(&[
-        ("update job set status = 'running' where id = 2", "2"),
-        ("update job set status = 'retrying' where id = 2", "2"),
-        ("update job set status = 'ready' where id = 3", "3"),
-        ("update job set status = 'done' where id = 3", "3"),
-        ("update job set status = 'failed' where id = 3", "3"),
-        ("update job set status = 'retrying' where id = 3", "3"),
-    ])
+    all_illegal(
+        "2 | update job set status = 'running' where id = 2
+         2 | update job set status = 'retrying' where id = 2
+         3 | update job set status = 'ready' where id = 3
+         3 | update job set status = 'done' where id = 3
+         3 | update job set status = 'failed' where id = 3
+         3 | update job set status = 'retrying' where id = 3",
+    )
     .await;
 }
 
 #[tokio::test]
 async fn a_row_is_not_inserted_into_a_claim_state_or_the_cancelled_one() {
-    all_illegal(&[
-        (
-            "insert into job (id, status) values (100, 'running')",
-            "100",
-        ),
-        (
-            "insert into job (id, status) values (100, 'retrying')",
-            "100",
-        ),
-        (
-            "insert into job (id, status) values (100, 'cancelled')",
-            "100",
-        ),
-        (
-            "insert into job (id, status, cancel_requested) values (100, 'cancelled', true)",
-            "100",
-        ),
-        ("insert into job select 100, 'c', 'running'", "100"),
-        (
-            "insert into job (id, status) values (100, 'new'), (101, 'running')",
-            "101",
-        ),
-    ])
+    all_illegal(
+        "100 | insert into job (id, status) values (100, 'running')
+         100 | insert into job (id, status) values (100, 'retrying')
+         100 | insert into job (id, status) values (100, 'cancelled')
+         100 | insert into job (id, status, cancel_requested) values (100, 'cancelled', true)
+         100 | insert into job select 100, 'c', 'running'
+         101 | insert into job (id, status) values (100, 'new'), (101, 'running')",
+    )
     .await;
     let play = guarded().await;
-    for (id, status) in [
-        (1, "new"),
-        (2, "ready"),
-        (3, "failed"),
-        (4, "done"),
-        (5, "archived"),
-    ] {
-        jobs(&play, id, id, status).await;
+    for status in ["new", "ready", "failed", "done", "archived"] {
+        play.show(&format!(
+            "insert into job (id, status) select count(*) + 1, '{status}' from job"
+        ))
+        .await;
     }
 }
 
@@ -196,12 +164,10 @@ async fn a_when_that_is_false_on_the_old_row_refuses_the_move() {
 async fn declared_moves_by_plain_update_pass() {
     let play = guarded().await;
     jobs(&play, 1, 3, "new").await;
-    play.show("update job set status = 'ready' where id = 1")
-        .await;
-    play.show("update job set status = 'failed' where id = 1")
-        .await;
-    play.show("update job set status = 'new' where id = 1")
-        .await;
+    for one in ["ready", "failed", "new"] {
+        play.show(&format!("update job set status = '{one}' where id = 1"))
+            .await;
+    }
     play.show("update job set status = 'ready', note = 'x', n = 4")
         .await;
     jobs(&play, 4, 4, "done").await;
@@ -258,82 +224,51 @@ async fn a_column_that_the_guard_watches_set_to_null_is_refused_by_somebody() {
     }
 }
 
+/// What the API does with jobs that are new, and what each call answers; TOKEN is that of the last claim.
+const LIFE: &str = r#"
+    select * from once.transition('job', '1', 'ready', patch => '{"note": "x"}') | t|ready|1|~
+    select count(*) from once.transition_many('job', '{2,3,4}', 'ready') where moved | 3
+    select token from once.action_claim('job', '1', 'run') | TOKEN
+    select cancelling from once.action_extend('job', '1', TOKEN) | f
+    select * from once.action_finish('job', '1', TOKEN, '{"n": 2}') | finished|done|3
+    select token from once.action_claim('job', '2', 'run') | TOKEN
+    select * from once.action_release('job', '2', TOKEN, 'e') | ready|3
+    select outcome from once.action_claim('job', '2', 'run', lease => '1 us') | claimed
+    select outcome from once.action_claim('job', '2', 'run', lease => '1 us') | claimed
+    select * from once.sweep(10, 'action_release') | action_release|1|0|f
+    select token from once.action_claim('job', '3', 'run') | TOKEN
+    with i as (insert into item (id, job_id, state, points) select g, 3, case g % 2 when 0 then 'succeeded' else 'failed' end, g from generate_series(1, 10) g returning 1) select count(*) from i | 10
+    select * from once.cancel_request('job', '3') | accepted|running
+    select * from once.cancel_request('job', '4') | teardown|ready
+    select status from once.action_release('job', '3', TOKEN) | ready
+    select * from once.cancel_refund('job', '3', 4) | 4|6|4|6|t|1
+    select * from once.cancel_refund('job', '3') | 6|24|10|30|f|2
+    select * from once.cancel_confirm('job', '3', 1) | f
+    select * from once.cancel_confirm('job', '3', 2) | t
+    select * from once.cancel_finish('job', '3', '{"note": "over"}') | cancelled|cancelled|10|30
+    select pass from once.cancel_refund('job', '4') | 1
+    select * from once.cancel_finish('job', '4') | ON005
+    select pass from once.cancel_refund('job', '4') | 1
+    select * from once.cancel_confirm('job', '4', 1) | t
+    select * from once.cancel_finish('job', '4') | cancelled|cancelled|0|0
+    select * from once.cancel_finish('job', '3') | done|cancelled|10|30
+    select count(*) from once.cancel_audit('job') | 0
+    select points from wallet | 30"#;
+
 async fn whole_life(play: &Playground) {
-    let one = async |sql: String| play.show(&sql).await;
-    let call = |call: &str| format!("select * from once.{call}");
     jobs(play, 1, 4, "new").await;
-    assert_eq!(
-        one(call(
-            "transition('job', '1', 'ready', patch => '{\"note\": \"x\"}')"
-        ))
-        .await,
-        "t|ready|1|~"
-    );
-    one(call("transition_many('job', '{2,3,4}', 'ready')")).await;
-    let first = token(play, 1, "run", "").await;
-    one(call(&format!("action_extend('job', '1', {first})"))).await;
-    assert_eq!(
-        one(call(&format!(
-            "action_finish('job', '1', {first}, '{{\"n\": 2}}')"
-        )))
-        .await,
-        "finished|done|3"
-    );
-    let second = token(play, 2, "run", "").await;
-    assert_eq!(
-        one(call(&format!("action_release('job', '2', {second}, 'e')"))).await,
-        "ready|3"
-    );
-    token(play, 2, "run", ", lease => '1 us'").await;
-    token(play, 2, "run", ", lease => '1 us'").await;
-    assert_eq!(
-        one(call("sweep(10, 'action_release')")).await,
-        "action_release|1|0|f"
-    );
-    let third = token(play, 3, "run", "").await;
-    one("insert into item (id, job_id, state, points) select g, 3, case g % 2 when 0 then 'succeeded' else 'failed' end, g from generate_series(1, 10) as g".into()).await;
-    assert_eq!(
-        one(call("cancel_request('job', '3')")).await,
-        "accepted|running"
-    );
-    assert_eq!(
-        one(call("cancel_request('job', '4')")).await,
-        "teardown|ready"
-    );
-    one(call(&format!("action_release('job', '3', {third})"))).await;
-    assert_eq!(
-        one(call("cancel_refund('job', '3', 4)")).await,
-        "4|6|4|6|t|1"
-    );
-    assert_eq!(
-        one(call("cancel_refund('job', '3')")).await,
-        "6|24|10|30|f|2"
-    );
-    assert_eq!(one(call("cancel_confirm('job', '3', 1)")).await, "f");
-    assert_eq!(one(call("cancel_confirm('job', '3', 2)")).await, "t");
-    assert_eq!(
-        one(call("cancel_finish('job', '3', '{\"note\": \"over\"}')")).await,
-        "cancelled|cancelled|10|30"
-    );
-    one(call("cancel_refund('job', '4')")).await;
-    assert_eq!(
-        play.code(&call("cancel_finish('job', '4')")).await,
-        "ON005",
-        "no pass is confirmed yet"
-    );
-    let pass = one("select pass from once.cancel_refund('job', '4')".into()).await;
-    one(call(&format!("cancel_confirm('job', '4', {pass})"))).await;
-    assert_eq!(
-        one(call("cancel_finish('job', '4')")).await,
-        "cancelled|cancelled|0|0"
-    );
-    assert_eq!(
-        one(call("cancel_finish('job', '3')")).await,
-        "done|cancelled|10|30"
-    );
-    assert_eq!(one(call("cancel_audit('job')")).await, "");
-    assert_eq!(one("select points from wallet".into()).await, "30");
-    one("delete from item where job_id = 3; delete from job where id = 3".into()).await;
+    let mut token = String::new();
+    for [sql, answer] in table(LIFE) {
+        let shown = play.attempt(&sql.replace("TOKEN", &token)).await;
+        let shown = shown.unwrap_or_else(|refusal| refusal.code);
+        if answer == "TOKEN" {
+            token = shown;
+        } else {
+            assert_eq!(shown, answer, "{sql}");
+        }
+    }
+    play.show("delete from item where job_id = 3; delete from job where id = 3")
+        .await;
 }
 
 #[tokio::test]
