@@ -20,6 +20,29 @@ pub async fn assert_told(play: &Playground, problem: &str, level: &str, word: &s
     assert!(told.contains(word), "{word}: {told}");
 }
 
+/// Goes through a story, line by line. `! level | problem | word` is what doctor has to say then, see [`assert_told`];
+/// `no problem` is what it must not say; `well` is that there is nothing worse than good to know. `in 2 h` pretends
+/// that so much time has passed. Everything else is a statement.
+pub async fn story(play: &Playground, lines: &str) {
+    let mut last = "";
+    for line in lines.trim().lines().map(str::trim_start) {
+        if let Some(expected) = line.strip_prefix("! ") {
+            let cells: Vec<_> = expected.split(" | ").collect();
+            assert_told(play, cells[1], cells[0], cells[2]).await;
+        } else if let Some(problem) = line.strip_prefix("no ") {
+            assert_eq!(told(play, problem).await, "", "after {last}");
+        } else if line == "well" {
+            assert_eq!(problems(play).await, "", "after {last}");
+        } else if let Some(time) = line.strip_prefix("in ") {
+            let clock = format!("set_config('once.fake_now', (now() + '{time}')::text, false)");
+            play.show(&format!("select {clock}")).await;
+        } else {
+            last = line;
+            play.show(line).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_new_database_and_one_at_work_are_well() {
     for play in [Playground::open().await, counted("well").await] {
@@ -47,83 +70,61 @@ async fn a_new_database_and_one_at_work_are_well() {
 async fn a_claim_state_that_nobody_sweeps_and_a_machine_that_does_not_fit() {
     let play = Playground::open().await;
     orders(&play).await;
-    assert_told(&play, "claim states are not covered", "error", "paying").await;
-    play.show("select * from once.sweep()").await;
-    assert_eq!(problems(&play).await, "");
-    play.show("alter table orders rename status to state").await;
-    assert_told(&play, "machine \"orders\": ", "warning", "status").await;
-    play.show("alter table orders rename state to status").await;
-    assert_eq!(problems(&play).await, "");
-    play.show("drop table orders").await;
+    let lines = r#"
+        ! error | claim states are not covered | paying
+        select * from once.sweep()
+        well
+        alter table orders rename status to state
+        ! warning | machine "orders":  | status
+        alter table orders rename state to status
+        well
+        drop table orders"#;
+    story(&play, lines).await;
     assert!(!told(&play, "machine \"orders\"").await.is_empty());
-    play.show("select once.machine_drop('orders')").await;
-    assert_eq!(problems(&play).await, "");
+    let lines = "
+        select once.machine_drop('orders')
+        well";
+    story(&play, lines).await;
 }
 
 #[tokio::test]
 async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
     let play = Playground::open().await;
-    assert_told(&play, "no sweep has ever run", "info", "once.sweep()").await;
-    let token = play.token("a", ", ttl => '1 s'").await;
-    play.show(&format!("select once.key_complete('s', 'a', {token}, 200)"))
-        .await;
-    play.show("select set_config('once.fake_now', (now() + '30 min')::text, false)")
-        .await;
-    assert_told(&play, "no sweep has ever run", "warning", "once.sweep()").await;
-    // A task that somebody calls by hand hides none that nobody calls, and is none of them.
-    play.show("select * from once.sweep(task => 'inbox_reap')")
-        .await;
-    let never = "these tasks have never run: action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, dedupe_reap, dead_reap, history_reap, outbox_retire";
-    assert_told(&play, never, "warning", "once.sweep()").await;
-    play.show("select once.sweep(task => 'key_abandon'), once.sweep(task => 'key_reap'), once.sweep(task => 'key_tombstone')")
-        .await;
-    let never = "these tasks have never run: action_release, outbox_requeue, dedupe_reap, dead_reap, history_reap, outbox_retire";
-    assert_told(&play, never, "info", "once.sweep()").await;
-    // A log that nobody retires.
-    play.show("select once.topic_set('t', '{}'); select once.outbox_emit('t', '{}')")
-        .await;
-    assert_told(&play, never, "info", "once.sweep()").await;
-    play.show("select set_config('once.fake_now', (now() + '41 min')::text, false)")
-        .await;
-    assert_told(&play, never, "warning", "once.sweep()").await;
-    play.show("select * from once.sweep()").await;
-    assert_eq!(told(&play, "janitor").await, "");
-    play.show("select set_config('once.fake_now', (now() + '52 min')::text, false)")
-        .await;
-    assert_told(
-        &play,
-        "the janitor is not running: action_release, ",
-        "warning",
-        "key_reap",
-    )
-    .await;
+    let lines = "
+        ! info | no sweep has ever run | once.sweep()
+        select once.key_complete('s', 'a', (once.key_claim('s', 'a', ttl => '1 s')).token, 200)
+        in 30 min
+        ! warning | no sweep has ever run | once.sweep()
+        -- A task that somebody calls by hand hides none that nobody calls, and is none of them.
+        select * from once.sweep(task => 'inbox_reap')
+        ! warning | these tasks have never run: action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, dedupe_reap, dead_reap, history_reap, outbox_retire | once.sweep()
+        select once.sweep(task => 'key_abandon'), once.sweep(task => 'key_reap'), once.sweep(task => 'key_tombstone')
+        ! info | these tasks have never run: action_release, outbox_requeue, dedupe_reap, dead_reap, history_reap, outbox_retire | once.sweep()
+        -- A log that nobody retires.
+        select once.topic_set('t', '{}'); select once.outbox_emit('t', '{}')
+        ! info | these tasks have never run: action_release, outbox_requeue, dedupe_reap, dead_reap, history_reap, outbox_retire | once.sweep()
+        in 41 min
+        ! warning | these tasks have never run: action_release, outbox_requeue, dedupe_reap, dead_reap, history_reap, outbox_retire | once.sweep()
+        select * from once.sweep()
+        no janitor
+        in 52 min
+        ! warning | the janitor is not running: action_release,  | key_reap";
+    story(&play, lines).await;
     orders(&play).await;
-    play.show("select * from once.sweep(); select once.action_claim('orders', '1', 'pay', lease => '1 s')").await;
-    assert_eq!(told(&play, "janitor is not running").await, "");
-    play.show(
-        "create function refuse() returns trigger language plpgsql as $$ begin raise 'not today'; end $$;
-         create trigger refuse before update on orders for each row execute function refuse();
-         select set_config('once.fake_now', (now() + '55 min')::text, false); select * from once.sweep()",
-    )
-    .await;
-    assert_told(
-        &play,
-        "the sweep task action_release fails for machine \"orders\"",
-        "warning",
-        "not today",
-    )
-    .await;
-    assert_told(
-        &play,
-        "1 rows could not be reverted",
-        "warning",
-        "not today",
-    )
-    .await;
-    play.show("drop trigger refuse on orders; select set_config('once.fake_now', (now() + '2 h')::text, false)").await;
-    play.show("select * from once.sweep(); reset once.fake_now")
-        .await;
-    assert_eq!(problems(&play).await, "");
+    let lines = r#"
+        select * from once.sweep(); select once.action_claim('orders', '1', 'pay', lease => '1 s')
+        no janitor is not running
+        create function refuse() returns trigger language plpgsql as $$ begin raise 'not today'; end $$
+        create trigger refuse before update on orders for each row execute function refuse()
+        in 55 min
+        select * from once.sweep()
+        ! warning | the sweep task action_release fails for machine "orders" | not today
+        ! warning | 1 rows could not be reverted | not today
+        drop trigger refuse on orders
+        in 2 h
+        select * from once.sweep(); reset once.fake_now
+        well"#;
+    story(&play, lines).await;
 }
 
 /// VACUUM FULL or an ALTER TABLE keeps a table locked: whoever watches is not kept waiting, and told the rest.
@@ -140,15 +141,11 @@ async fn what_somebody_keeps_locked_is_told_and_hides_nothing_else() {
         .show("begin; lock table once.key in access exclusive mode")
         .await;
     play.show("set statement_timeout = '30s'").await;
-    assert_told(
-        &play,
-        "keys could not be looked at",
-        "warning",
-        "lock timeout",
-    )
-    .await;
-    assert_eq!(told(&play, "machine \"orders\"").await, "");
-    assert_eq!(told(&play, "settings could not").await, "");
+    let lines = r#"
+        ! warning | keys could not be looked at | lock timeout
+        no machine "orders"
+        no settings could not"#;
+    story(&play, lines).await;
     assert!(play.show(failed).await.contains("keys"));
     assert_eq!(play.show(lag).await, "1");
     // What is swept meanwhile does not wait for that table either.
@@ -173,30 +170,20 @@ async fn a_worker_that_is_to_serve_a_database_that_is_not_there_or_not_this_one(
         .setting("shared_preload_libraries", "pg_once")
         .setting("once.janitor_databases", "shop, nowhere, \"no, where\"");
     let (_cluster, play) = shop(builder).await;
-    assert_told(
-        &play,
-        "names database \"nowhere\"",
-        "warning",
-        "create the database",
-    )
-    .await;
-    assert_told(&play, "names database \"no, where\"", "warning", "create").await;
-    assert_eq!(told(&play, "does not serve this database").await, "");
-    play.show("alter system set once.janitor_databases = 'postgres'")
-        .await;
-    play.show("select pg_reload_conf()").await;
+    let lines = r#"
+        ! warning | names database "nowhere" | create the database
+        ! warning | names database "no, where" | create
+        no does not serve this database
+        alter system set once.janitor_databases = 'postgres'
+        select pg_reload_conf()"#;
+    story(&play, lines).await;
     reloaded(&play, "postgres").await;
-    assert_eq!(told(&play, "names database").await, "");
-    assert_told(
-        &play,
-        "does not serve this database",
-        "info",
-        "pg_reload_conf",
-    )
-    .await;
-    play.show("alter system set once.janitor_databases = 'shop'")
-        .await;
-    play.show("select pg_reload_conf()").await;
+    let lines = "
+        no names database
+        ! info | does not serve this database | pg_reload_conf
+        alter system set once.janitor_databases = 'shop'
+        select pg_reload_conf()";
+    story(&play, lines).await;
     reloaded(&play, "shop").await;
     assert_eq!(told(&play, "serve").await, "");
     assert_eq!(problems(&play).await, "");
@@ -215,129 +202,52 @@ async fn reloaded(play: &Playground, databases: &str) {
 async fn leases_that_end_later_than_their_longest_life_from_now() {
     let play = Playground::open().await;
     orders(&play).await;
-    play.show("select * from once.sweep()").await;
-    // A clock that went back by a week.
-    play.show("select set_config('once.fake_now', (now() + '7 days')::text, false)")
-        .await;
-    play.show("select once.key_claim('s', 'k'), once.action_claim('orders', '1', 'pay')")
-        .await;
-    play.show("reset once.fake_now").await;
-    let key = "the lease of key \"k\" in scope \"s\"";
-    assert_told(&play, key, "warning", "once.key_expire('s', 'k')").await;
-    let row = "the lease of row 1 of machine \"orders\"";
-    assert_told(&play, row, "info", "once.action_expire('orders', '1')").await;
-    play.show("select once.key_expire('s', 'k'), once.action_expire('orders', '1')")
-        .await;
-    assert_eq!(told(&play, "the lease of").await, "");
-}
-
-#[tokio::test]
-async fn a_backend_that_keeps_an_overdue_lease_locked_or_rows_for_long() {
-    let play = Playground::open().await;
-    orders(&play).await;
-    play.show("select * from once.sweep(); select once.action_claim('orders', '1', 'pay', lease => '1 ms')").await;
-    let holder = play.another().await;
-    let token = play.show("select token from once.action_lease").await;
-    holder
-        .show(&format!(
-            "begin; select once.action_extend('orders', '1', {token}, '1 ms')"
-        ))
-        .await;
-    let pid = holder.show("select pg_backend_pid()").await;
-    let problem =
-        format!("backend {pid} keeps an overdue lease locked: row 1 of machine \"orders\"");
-    race::poll_async("the lease to expire", async || {
-        Ok((!told(&play, &problem).await.is_empty()).then_some(()))
-    })
-    .await
-    .unwrap();
-    let hint = format!("pg_terminate_backend({pid})");
-    assert_told(&play, &problem, "error", &hint).await;
-    holder.show("rollback").await;
-    assert_eq!(told(&play, "locked").await, "");
-    play.show("select * from once.sweep()").await;
-    // Long transactions that wrote: beside a foreign call, perhaps. One that only reads is none.
-    let reader = play.another().await;
-    reader
-        .show("begin isolation level repeatable read; select count(*) from orders")
-        .await;
-    holder.show("begin; select once.key_claim('s', 'a')").await;
-    let pid = holder.show("select pg_backend_pid()").await;
-    play.show("select set_config('once.fake_now', (now() + '2 min')::text, false)")
-        .await;
-    assert_told(
-        &play,
-        "keeps rows locked",
-        "warning",
-        &format!("backend {pid} "),
-    )
-    .await;
-    assert!(told(&play, "keeps rows locked").await.contains("once.key"));
-    holder
-        .show("commit; begin; select 1 from orders for no key update")
-        .await;
-    assert!(
-        told(&play, "keeps rows locked")
-            .await
-            .contains("of public.orders;")
-    );
-    holder.show("commit").await;
-    reader.show("commit; reset all").await;
-    play.show("reset once.fake_now").await;
-    assert_eq!(problems(&play).await, "");
+    let lines = r#"
+        select * from once.sweep()
+        -- A clock that went back by a week.
+        in 7 days
+        select once.key_claim('s', 'k'), once.action_claim('orders', '1', 'pay')
+        reset once.fake_now
+        ! warning | the lease of key "k" in scope "s" | once.key_expire('s', 'k')
+        ! info | the lease of row 1 of machine "orders" | once.action_expire('orders', '1')
+        select once.key_expire('s', 'k'), once.action_expire('orders', '1')
+        no the lease of"#;
+    story(&play, lines).await;
 }
 
 #[tokio::test]
 async fn requests_that_nobody_resumes_and_keys_that_wait_for_a_verdict() {
     let play = Playground::open().await;
-    play.token("a", "").await;
-    let parked = play.token("b", "").await;
-    play.show(&format!("select once.key_park('s', 'b', {parked}, 'why')"))
-        .await;
-    assert_told(&play, "1 keys are parked", "info", "key_resolve").await;
-    assert_eq!(problems(&play).await, "");
-    play.show("select set_config('once.fake_now', (now() + '20 min')::text, false)")
-        .await;
-    play.show("select count(*) from once.sweep()").await;
-    assert_told(
-        &play,
-        "1 unfinished requests wait",
-        "warning",
-        "key_take_abandoned",
-    )
-    .await;
-    play.show("select count(*) from once.key_take_abandoned('s')")
-        .await;
-    assert_eq!(told(&play, "unfinished").await, "");
-    play.show("reset once.fake_now; select once.key_resolve('s', 'b', 1, 'complete', 200)")
-        .await;
-    assert_eq!(told(&play, "parked").await, "");
+    let lines = "
+        select once.key_claim('s', 'a')
+        select once.key_park('s', 'b', (once.key_claim('s', 'b')).token, 'why')
+        ! info | 1 keys are parked | key_resolve
+        well
+        in 20 min
+        select count(*) from once.sweep()
+        ! warning | 1 unfinished requests wait | key_take_abandoned
+        select count(*) from once.key_take_abandoned('s')
+        no unfinished
+        reset once.fake_now; select once.key_resolve('s', 'b', 1, 'complete', 200)
+        no parked";
+    story(&play, lines).await;
 }
 
 #[tokio::test]
 async fn dead_letters_that_grow_and_old_ones() {
     let play = Playground::open().await;
-    play.show("select once.topic_set('t', '{}'); select once.outbox_emit('t', '{\"secret\": 1}')")
-        .await;
-    let token = play.show("select token from once.outbox_take('t')").await;
-    play.show(&format!(
-        "select once.outbox_nack('t', 'default', {token}, kind => 'never')"
-    ))
-    .await;
-    assert_told(
-        &play,
-        "dead letters are growing",
-        "warning",
-        "1 died within the last hour",
-    )
-    .await;
+    let lines = r#"
+        select once.topic_set('t', '{}'); select once.outbox_emit('t', '{"secret": 1}')
+        select once.outbox_nack('t', 'default', token, kind => 'never') from once.outbox_take('t')
+        ! warning | dead letters are growing | 1 died within the last hour"#;
+    story(&play, lines).await;
     assert!(!told(&play, "dead letters").await.contains("secret"));
-    play.show("select set_config('once.fake_now', (now() + '2 h')::text, false)")
-        .await;
-    assert_told(&play, "there are dead letters", "info", "outbox_redrive").await;
-    play.show("reset once.fake_now; select once.outbox_redrive('t', 'default')")
-        .await;
-    assert_eq!(told(&play, "dead letters").await, "");
+    let lines = "
+        in 2 h
+        ! info | there are dead letters | outbox_redrive
+        reset once.fake_now; select once.outbox_redrive('t', 'default')
+        no dead letters";
+    story(&play, lines).await;
 }
 
 #[tokio::test]
@@ -366,23 +276,16 @@ async fn an_index_that_is_missing_or_invalid() {
 #[tokio::test]
 async fn a_table_full_of_dead_rows() {
     let play = Playground::open().await;
-    play.show("alter table once.inbox set (autovacuum_enabled = false)")
-        .await;
-    play.show("select count(once.inbox_accept('s', i::text)) from generate_series(1, 60000) i")
-        .await;
-    play.show("delete from once.inbox").await;
-    play.show("select pg_stat_force_next_flush()").await;
-    assert_told(
-        &play,
-        "table once.inbox is full of dead rows",
-        "warning",
-        "last vacuum: never",
-    )
-    .await;
-    play.show("vacuum once.inbox").await;
-    play.show("alter table once.inbox reset (autovacuum_enabled)")
-        .await;
-    assert_eq!(problems(&play).await, "");
+    let lines = "
+        alter table once.inbox set (autovacuum_enabled = false)
+        select count(once.inbox_accept('s', i::text)) from generate_series(1, 60000) i
+        delete from once.inbox
+        select pg_stat_force_next_flush()
+        ! warning | table once.inbox is full of dead rows | last vacuum: never
+        vacuum once.inbox
+        alter table once.inbox reset (autovacuum_enabled)
+        well";
+    story(&play, lines).await;
 }
 
 #[tokio::test]
@@ -415,27 +318,23 @@ async fn an_owner_of_the_extension_who_may_not_see_other_sessions() {
          reassign owned by blind_maker to blind_owner; drop role blind_maker; select * from once.sweep()",
     )
     .await;
-    let problem = "old transactions and locks of other roles cannot be seen";
-    assert_told(
-        &play,
-        problem,
-        "info",
-        "GRANT pg_read_all_stats TO blind_owner",
-    )
-    .await;
-    assert_eq!(problems(&play).await, "");
-    play.show("grant pg_read_all_stats to blind_owner").await;
-    assert_eq!(told(&play, problem).await, "");
+    let lines = "
+        ! info | old transactions and locks of other roles cannot be seen | GRANT pg_read_all_stats TO blind_owner
+        well
+        grant pg_read_all_stats to blind_owner
+        no old transactions and locks of other roles cannot be seen";
+    story(&play, lines).await;
 }
 
 #[tokio::test]
 async fn a_pretended_clock_and_commits_that_are_not_waited_for() {
     let play = Playground::open().await;
     let database = &play.database.name;
-    play.show("select set_config('once.fake_now', now()::text, false)")
-        .await;
-    assert_told(&play, "a pretended clock", "error", "of this session").await;
-    play.show("reset once.fake_now").await;
+    let lines = "
+        select set_config('once.fake_now', now()::text, false)
+        ! error | a pretended clock | of this session
+        reset once.fake_now";
+    story(&play, lines).await;
     play.show(&format!(
         "alter database {database} set once.fake_now = '2030-01-01'"
     ))
@@ -447,10 +346,11 @@ async fn a_pretended_clock_and_commits_that_are_not_waited_for() {
         "alter database {database} reset once.fake_now; set synchronous_commit = off"
     ))
     .await;
-    let problem = "synchronous_commit is off";
-    assert_told(&play, problem, "warning", "comes from: session").await;
-    play.show("reset synchronous_commit").await;
-    assert_eq!(problems(&play).await, "");
+    let lines = "
+        ! warning | synchronous_commit is off | comes from: session
+        reset synchronous_commit
+        well";
+    story(&play, lines).await;
 }
 
 #[tokio::test]
@@ -466,13 +366,8 @@ async fn sql_and_library_of_different_versions() {
             .await;
     };
     pretend("0.1.9").await;
-    assert_told(
-        &play,
-        "SQL (0.1.9) is older",
-        "warning",
-        "ALTER EXTENSION pg_once UPDATE",
-    )
-    .await;
+    let older = "! warning | SQL (0.1.9) is older | ALTER EXTENSION pg_once UPDATE";
+    story(&play, older).await;
     pretend("100.0.0").await;
     assert_told(
         &play,

@@ -1,6 +1,6 @@
 //! What doctor says of machines and tasks: to who may only observe, of another owner's, and of damaged ones.
 
-use super::doctor::{assert_told, told};
+use super::doctor::{assert_told, story, told};
 use super::{orders, problems};
 use crate::playground::Playground;
 
@@ -58,15 +58,11 @@ async fn a_task_that_fails_as_a_whole() {
     play.show("set lock_timeout = '1ms'; select * from once.sweep(); reset lock_timeout")
         .await;
     holder.show("rollback").await;
-    assert_told(
-        &play,
-        "the sweep task inbox_reap fails",
-        "warning",
-        "canceling statement due to lock timeout",
-    )
-    .await;
-    play.show("select * from once.sweep()").await;
-    assert_eq!(problems(&play).await, "");
+    let lines = "
+        ! warning | the sweep task inbox_reap fails | canceling statement due to lock timeout
+        select * from once.sweep()
+        well";
+    story(&play, lines).await;
 }
 
 #[tokio::test]
@@ -80,13 +76,8 @@ async fn a_machine_whose_definition_is_damaged_hides_no_other() {
          update once.machine set definition = '{\"x\": 1}', revision = revision + 1 where machine = 'broken'",
     )
     .await;
-    assert_told(
-        &play,
-        "machine \"broken\" cannot be checked",
-        "error",
-        "once.machine_check(machine)",
-    )
-    .await;
+    let problem = "machine \"broken\" cannot be checked";
+    assert_told(&play, problem, "error", "once.machine_check(machine)").await;
     play.show("alter table orders rename status to state").await;
     assert!(!told(&play, "machine \"orders\": ").await.is_empty());
 }

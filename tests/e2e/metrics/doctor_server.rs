@@ -1,6 +1,6 @@
 //! What doctor says of the server's settings and slots: in clusters of their own, because it holds for every database.
 
-use super::doctor::{assert_told, told};
+use super::doctor::{story, told};
 use super::{problems, shop};
 use crate::playground::Playground;
 use pg_once_tests::{Cluster, race};
@@ -24,20 +24,10 @@ async fn settings_of_the_servers_own_file_that_cost_what_is_promised() {
         .setting("once.janitor_databases", "shop");
     let (_cluster, play) = shop(builder).await;
     play.show("select * from once.sweep()").await;
-    assert_told(
-        &play,
-        "synchronous_commit is off",
-        "warning",
-        "configuration file",
-    )
-    .await;
-    assert_told(
-        &play,
-        "once.janitor_databases is set, but there is no background worker",
-        "warning",
-        "shared_preload_libraries",
-    )
-    .await;
+    let lines = "
+        ! warning | synchronous_commit is off | configuration file
+        ! warning | once.janitor_databases is set, but there is no background worker | shared_preload_libraries";
+    story(&play, lines).await;
     // The setting goes with the worker, whichever database it names.
     reloaded(&play, "once.janitor_databases", "").await;
     assert_eq!(told(&play, "background worker").await, "");
