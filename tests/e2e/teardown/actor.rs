@@ -15,9 +15,10 @@ pub type Answer = Result<String, Refusal>;
 pub type Item = (i64, String);
 
 /// How a worker writes its items.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Writes {
     /// Under `action_extend`, in the item's own transaction.
+    #[default]
     Fenced,
     /// By UPDATE alone; only the guard stands between it and a teardown.
     Updates,
@@ -26,7 +27,7 @@ pub enum Writes {
 }
 
 /// The statement at which an actor stands.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Step {
     Claim,
     /// Opens the item's transaction.
@@ -51,12 +52,14 @@ pub enum Step {
     /// Commits that transaction.
     Close,
     Sweep,
+    #[default]
     Over,
 }
 
 /// How often one actor may be told 40001; each time somebody else has got further.
 const MOST_RETRIES: u32 = 20;
 
+#[derive(Default)]
 pub struct Actor {
     pub name: &'static str,
     pub step: Step,
@@ -93,20 +96,7 @@ impl Actor {
             name,
             step,
             job: job.clone(),
-            writes: Writes::Fenced,
-            late: false,
-            tears_down: false,
-            looks: false,
-            items: VecDeque::new(),
-            made: None,
-            token: 0,
-            pass: String::new(),
-            then: Step::Over,
-            sure: false,
-            retries: 0,
-            retrying: false,
-            promised: false,
-            ended: None,
+            ..Actor::default()
         }
     }
 
@@ -164,7 +154,7 @@ impl Actor {
 
     /// The statement at which the actor stands; does first what has to be done outside of the database.
     pub fn statement(&mut self) -> String {
-        let (job, token) = (&self.job, self.token);
+        let (job, id, token) = (&self.job, self.job.id, format!(", {}", self.token));
         match self.step {
             Step::Claim => job.call("outcome, token", "action_claim", ", 'run', 'worker'"),
             Step::Begin => format!("begin; {}", self.first_write()),
@@ -187,24 +177,17 @@ impl Actor {
                 )
             }
             Step::Commit | Step::Close => "commit".to_owned(),
-            Step::Finish => format!(
-                "begin; {}",
-                job.call("outcome", "action_finish", &format!(", {token}"))
-            ),
-            Step::Keep => format!(
-                "update batch_item set settled = 'kept' where job_id = {}; commit",
-                job.id
-            ),
+            Step::Finish => format!("begin; {}", job.call("outcome", "action_finish", &token)),
+            Step::Keep => {
+                format!("update batch_item set settled = 'kept' where job_id = {id}; commit")
+            }
             Step::Rollback => "rollback".to_owned(),
-            Step::Release => job.call("status", "action_release", &format!(", {token}")),
+            Step::Release => job.call("status", "action_release", &token),
             Step::Request => job.call("outcome", "cancel_request", ""),
             Step::Refund => job.call("pass", "cancel_refund", ""),
             Step::List => job.call("item ->> 'artifact'", "cancel_items", ""),
             Step::Confirm => job.call("confirmed", "cancel_confirm", &format!(", {}", self.pass)),
-            Step::Look => format!(
-                "begin; select count(*) from batch_item where job_id = {}",
-                job.id
-            ),
+            Step::Look => format!("begin; select count(*) from batch_item where job_id = {id}"),
             Step::Cancel => job.call("status", "cancel_finish", ""),
             Step::Sweep => {
                 "select failed from once.sweep(1000, 'action_release', 'batch_job')".to_owned()

@@ -19,6 +19,7 @@ use pg_once_tests::{Cluster, is_long};
 use tokio::runtime;
 
 use crate::actor::{Actor, Item, Writes};
+use crate::cases::{CASES, Case, Cast, Counts, SHORT};
 use crate::playground::Playground;
 use crate::shop::{self, Job};
 use crate::stage::{Path, Seat, Stage};
@@ -32,175 +33,6 @@ const LANES: usize = 8;
 
 /// Ended leases of the schedules before: a sweep that happens to write to one of them conflicts with more.
 const TIDY: &str = "delete from once.action_lease where state <> 'h'";
-
-/// Who meets whom.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Cast {
-    /// A worker, an endpoint and a sweep.
-    Run,
-    /// A worker who tears down himself once he is told to, and an endpoint.
-    BothTearDown,
-    /// A teardown whose finish has an older snapshot, and a worker as in TwoTeardowns.
-    LateFinish,
-    /// Two workers, to whom the queue has given the same job, and a sweep.
-    TwoWorkers,
-    /// Two teardowns of a flagged job and a worker that has lost its lease and does not know it.
-    TwoTeardowns,
-}
-
-/// What is explored: every order of these actors' statements.
-#[derive(Clone, Copy, Debug)]
-struct Case {
-    cast: Cast,
-    writes: Writes,
-    guard: bool,
-    /// The sweep's clock says that the worker's lease has run out; else it finds nothing to do.
-    due: bool,
-}
-
-const fn case(cast: Cast, writes: Writes, guard: bool, due: bool) -> Case {
-    Case {
-        cast,
-        writes,
-        guard,
-        due,
-    }
-}
-
-/// Cases with more interleavings are for `make test-long`: at READ COMMITTED, and above it.
-const SHORT: [u64; 3] = [1_500, 250, 250];
-
-/// How many interleavings there are at each level, and of what. Above READ COMMITTED there are fewer, since what is
-/// tried again has the floor. Without the guard the fence of `action_extend` is what a program has; with it also one
-/// that writes its items without a fence is safe.
-const CASES: [(&[u64], Case); 12] = [
-    (&[241], case(Cast::Run, Writes::Fenced, false, false)),
-    (&[283], case(Cast::Run, Writes::Updates, true, false)),
-    (&[283], case(Cast::Run, Writes::Inserts, true, false)),
-    (
-        &[241, 241, 176],
-        case(Cast::Run, Writes::Fenced, true, false),
-    ),
-    (
-        &[95, 95, 95],
-        case(Cast::TwoWorkers, Writes::Fenced, true, true),
-    ),
-    (
-        &[423, 423, 418],
-        case(Cast::BothTearDown, Writes::Fenced, true, true),
-    ),
-    (
-        &[348, 348, 242],
-        case(Cast::Run, Writes::Fenced, false, true),
-    ),
-    (
-        &[348, 348, 242],
-        case(Cast::Run, Writes::Fenced, true, true),
-    ),
-    (
-        &[779, 779, 627],
-        case(Cast::Run, Writes::Updates, true, true),
-    ),
-    (
-        &[1001, 911, 849],
-        case(Cast::Run, Writes::Inserts, true, true),
-    ),
-    (
-        &[1726, 1572, 1572],
-        case(Cast::TwoTeardowns, Writes::Inserts, true, true),
-    ),
-    (
-        &[18, 18, 18],
-        case(Cast::LateFinish, Writes::Inserts, true, true),
-    ),
-];
-
-impl Case {
-    /// What tells that the walk did not come everywhere.
-    fn wrong(self, level: &str, least: u64, counts: Counts) -> Option<&'static str> {
-        // Where the server sees a conflict is its own business, and may differ between versions.
-        let least = if level == "serializable" {
-            least * 9 / 10
-        } else {
-            least
-        };
-        let (done, cancelled) = match self.cast {
-            Cast::TwoWorkers => (true, false),
-            Cast::TwoTeardowns | Cast::LateFinish => (false, true),
-            Cast::Run | Cast::BothTearDown => (true, true),
-        };
-        let rules = [
-            ("choices were given up", counts.given_up == 0),
-            ("there are more interleavings", counts.schedules >= least),
-            (
-                "no job, or one too many, was done",
-                (counts.done > 0) == done,
-            ),
-            (
-                "no job, or one too many, was cancelled",
-                (counts.cancelled > 0) == cancelled,
-            ),
-        ];
-        let broken = rules.iter().find(|(_, holds)| !holds);
-        broken.map(|(rule, _)| *rule)
-    }
-}
-
-impl Cast {
-    /// Whether the first two actors do the same.
-    fn twins(self) -> bool {
-        matches!(self, Cast::TwoWorkers | Cast::TwoTeardowns)
-    }
-
-    async fn actors(self, job: &Job, writes: Writes, play: &Playground) -> Vec<Actor> {
-        let worker = || Actor::worker(job, writes, self == Cast::BothTearDown, vec![job.todo()]);
-        match self {
-            Cast::Run => vec![worker(), Actor::endpoint(job), Actor::sweep(job)],
-            Cast::BothTearDown => vec![worker(), Actor::endpoint(job)],
-            Cast::TwoWorkers => vec![worker(), worker(), Actor::sweep(job)],
-            Cast::TwoTeardowns | Cast::LateFinish => {
-                let request = job.call("outcome", "cancel_request", "");
-                assert_eq!(play.show(&request).await, "teardown");
-                let writer = Actor::late_writer(job, writes);
-                if self == Cast::LateFinish {
-                    return vec![Actor::late_teardown(job), writer];
-                }
-                let [first, second] = ["first teardown", "second teardown"];
-                vec![
-                    Actor::teardown(first, job),
-                    Actor::teardown(second, job),
-                    writer,
-                ]
-            }
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    /// Interleavings that were run, and all that they stand for.
-    schedules: u64,
-    stand_for: u64,
-    statements: u64,
-    waits: u64,
-    astray: u64,
-    given_up: u64,
-    done: u64,
-    cancelled: u64,
-}
-
-impl Counts {
-    fn add(&mut self, other: Counts) {
-        self.schedules += other.schedules;
-        self.stand_for += other.stand_for;
-        self.statements += other.statements;
-        self.waits += other.waits;
-        self.astray += other.astray;
-        self.given_up += other.given_up;
-        self.done += other.done;
-        self.cancelled += other.cancelled;
-    }
-}
 
 /// A schedule that has been played: what its actors said and heard, and the status that the job has to have.
 struct Played {
@@ -422,7 +254,12 @@ async fn work(todo: &Mutex<Vec<Part>>, results: &Mutex<Results>) {
 #[tokio::test]
 async fn without_guard_and_fence_the_explorer_finds_what_goes_wrong() {
     let mut lane = Lane::open().await;
-    let unsafe_writes = case(Cast::Run, Writes::Updates, false, true);
+    let unsafe_writes = Case {
+        cast: Cast::Run,
+        writes: Writes::Updates,
+        guard: false,
+        due: true,
+    };
     let mut todo = vec![Vec::new()];
     let mut counts = Counts::default();
     while let Some(first) = todo.pop() {
@@ -457,7 +294,7 @@ fn every_interleaving_of_worker_endpoint_and_sweep_ends_right() {
     for (level, case, least) in wanted() {
         let (what, counts) = (CASES[case].1, results[&(level, case)]);
         let wrong = what.wrong(LEVELS[level], least, counts);
-        assert_eq!(wrong, None, "{} {what:?}: {}", LEVELS[level], line(counts));
+        assert_eq!(wrong, None, "{} {what:?}: {}", LEVELS[level], counts.line());
     }
 }
 
@@ -469,24 +306,10 @@ fn report(results: &Results) {
         for (case, (_, what)) in CASES.iter().enumerate() {
             if let Some(counts) = results.get(&(level, case)) {
                 sum.add(*counts);
-                text += &format!("    {what:?}: {}\n", line(*counts));
+                text += &format!("    {what:?}: {}\n", counts.line());
             }
         }
-        text += &format!("{name}: {}\n", line(sum));
+        text += &format!("{name}: {}\n", sum.line());
     }
     std::io::stderr().write_all(text.as_bytes()).unwrap();
-}
-
-fn line(counts: Counts) -> String {
-    format!(
-        "{} interleavings run, which stand for {}: {} statements of which {} waited, {} times astray, {} given up; {} jobs done, {} cancelled",
-        counts.schedules,
-        counts.stand_for,
-        counts.statements,
-        counts.waits,
-        counts.astray,
-        counts.given_up,
-        counts.done,
-        counts.cancelled
-    )
 }

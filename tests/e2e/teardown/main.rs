@@ -7,6 +7,7 @@
 mod actor;
 mod amounts;
 mod audit;
+mod cases;
 mod dump;
 mod explorer;
 mod finish;

@@ -66,7 +66,7 @@ select j.id, j.status, j.cancel_requested, w.points, i.spent, i.settled, i.made,
 pub type Store = Arc<Mutex<BTreeSet<String>>>;
 
 /// One of the shop's jobs, made by `Shop::job`.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Job {
     pub id: i64,
     /// The item that is still to be done.
