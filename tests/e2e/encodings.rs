@@ -1,7 +1,7 @@
 //! Names that are not ASCII, in databases that are not in UTF-8: every noun takes them, and tells them as they were.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use pg_once_tests::playground;
+use pg_once_tests::{playground, script};
 use playground::{Playground, cluster};
 
 /// A database of this encoding, its tables named `name`, in a session of a superuser.
@@ -29,13 +29,23 @@ impl Named {
         assert_eq!(self.play.show(&sql).await, expected, "{sql}");
     }
 
-    async fn does(&self, sql: &str) {
-        self.play.show(&sql.replace("NAME", self.name)).await;
-    }
-
-    async fn token(&self, call: &str) -> String {
-        let sql = format!("select token from {call}").replace("NAME", self.name);
-        self.play.show(&sql).await
+    /// Goes through a script. `token: ` is a statement that gives what TOKEN stands for from then on, `do: ` one whose
+    /// answer is not looked at, `refused: ` one that is refused with an SQLSTATE and tells the name.
+    async fn goes(&self, script: &'static str) {
+        let mut token = "TOKEN".to_owned();
+        for step in script::steps(script) {
+            let sql = step.sql.replace("NAME", self.name).replace("TOKEN", &token);
+            match step.name {
+                "token" => token = self.play.show(&sql).await,
+                "do" => drop(self.play.show(&sql).await),
+                "refused" => {
+                    let refused = self.play.refused(&sql).await;
+                    assert_eq!(refused.code, step.answer, "{sql}: {refused:?}");
+                    assert!(refused.message.contains(self.name), "{refused:?}");
+                }
+                _ => self.says(&sql, &step.answer.replace("TOKEN", &token)).await,
+            }
+        }
     }
 }
 
@@ -52,10 +62,11 @@ async fn every_noun_takes_names_that_are_not_ascii_in_euc_jp() {
 async fn every_noun(encoding: &str, name: &'static str) {
     let play = database_in(encoding).await;
     let named = Named { play, name };
-    keys(&named).await;
-    events(&named).await;
-    messages(&named).await;
-    machines(&named).await;
+    for script in [KEYS, EVENTS, MESSAGES] {
+        named.goes(script).await;
+    }
+    named.says(MACHINE, "NAME").await;
+    named.goes(MACHINES).await;
     let failed = "select sum(failed) from once.sweep()";
     named.says(failed, "0").await;
     named.play.show("call once.sweep_all()").await;
@@ -65,142 +76,80 @@ async fn every_noun(encoding: &str, name: &'static str) {
     named.says(errors, "~").await;
 }
 
-async fn keys(it: &Named) {
-    let options = r#"'{"lease": "1 s", "recovery_points": ["NAME"], "keep_request": true}'"#;
-    let set = format!("select once.scope_set('NAME', {options}) ->> 'recovery_points'");
-    it.says(&set, r#"["NAME"]"#).await;
-    it.says("select once.scope_get('NAME') ->> 'lease'", "00:00:01")
-        .await;
-    let claim = r#"once.key_claim('NAME', 'NAME', '{"NAME": "NAME"}', holder => 'NAME')"#;
-    let token = it.token(claim).await;
-    it.says(
-        &format!("select outcome, token from {claim}"),
-        &format!("claimed|{token}"),
-    )
-    .await;
-    it.says(
-        "select outcome from once.key_claim('NAME', 'NAME')",
-        "mismatched",
-    )
-    .await;
-    let step = format!("'NAME', 'NAME', {token}, 'NAME'");
-    it.says(&format!("select attempted from once.key_step({step})"), "0")
-        .await;
-    it.says(
-        &format!("select result from once.key_step_done({step}, '\"NAME\"')"),
-        "\"NAME\"",
-    )
-    .await;
-    let advance = format!("select from once.key_advance({step}, '\"NAME\"')");
-    it.says(&advance, "").await;
-    it.does(&format!("select once.key_park({step})")).await;
-    let get = "select status, recovery_point, state, last_error, request ->> 'NAME' from once.key_get('NAME', 'NAME')";
-    it.says(get, "parked|NAME|\"NAME\"|NAME|NAME").await;
-    it.says(
-        "select outcome from once.key_claim('NAME', 'due', lease => '1 us')",
-        "claimed",
-    )
-    .await;
-    it.does("select once.sweep(task => 'key_abandon')").await;
-    it.says(
-        "select key, outcome from once.key_take_abandoned('NAME', holder => 'NAME')",
-        "due|resumed",
-    )
-    .await;
-    it.does("select once.key_resolve('NAME', 'NAME', 1, 'retry')")
-        .await;
-    let token = it
-        .token("once.key_take_abandoned('NAME') where key = 'NAME'")
-        .await;
-    it.does(&format!(
-        "select once.key_release('NAME', 'NAME', {token}, error => 'NAME')"
-    ))
-    .await;
-    let token = it.token(claim).await;
-    it.does(&format!(
-        "select once.key_complete('NAME', 'NAME', {token}, 200, '\"NAME\"')"
-    ))
-    .await;
-    it.says(
-        &format!("select outcome, response_body from {claim}"),
-        "replayed|\"NAME\"",
-    )
-    .await;
-    it.says(
-        "select key, step from once.key_list('NAME') where step is not null",
-        "NAME|NAME",
-    )
-    .await;
-    let lost = format!("select once.key_park('{0}', '{0}', 1, 'x')", it.name);
-    let refused = it.play.refused(&lost).await;
-    assert_eq!(refused.code, "ON001");
-    assert!(refused.message.contains(it.name), "{refused:?}");
-}
+const KEYS: &str = r#"
+select once.scope_set('NAME', '{"lease": "1 s", "recovery_points": ["NAME"], "keep_request": true}') ->> 'recovery_points'
+    ["NAME"]
+select once.scope_get('NAME') ->> 'lease'
+    00:00:01
+token: select token from once.key_claim('NAME', 'NAME', '{"NAME": "NAME"}', holder => 'NAME')
+select outcome, token from once.key_claim('NAME', 'NAME', '{"NAME": "NAME"}', holder => 'NAME')
+    claimed|TOKEN
+select outcome from once.key_claim('NAME', 'NAME')
+    mismatched
+select attempted from once.key_step('NAME', 'NAME', TOKEN, 'NAME')
+    0
+select result from once.key_step_done('NAME', 'NAME', TOKEN, 'NAME', '"NAME"')
+    "NAME"
+select from once.key_advance('NAME', 'NAME', TOKEN, 'NAME', '"NAME"')
+do: select once.key_park('NAME', 'NAME', TOKEN, 'NAME')
+select status, recovery_point, state, last_error, request ->> 'NAME' from once.key_get('NAME', 'NAME')
+    parked|NAME|"NAME"|NAME|NAME
+select outcome from once.key_claim('NAME', 'due', lease => '1 us')
+    claimed
+do: select once.sweep(task => 'key_abandon')
+select key, outcome from once.key_take_abandoned('NAME', holder => 'NAME')
+    due|resumed
+do: select once.key_resolve('NAME', 'NAME', 1, 'retry')
+token: select token from once.key_take_abandoned('NAME') where key = 'NAME'
+do: select once.key_release('NAME', 'NAME', TOKEN, error => 'NAME')
+token: select token from once.key_claim('NAME', 'NAME', '{"NAME": "NAME"}', holder => 'NAME')
+do: select once.key_complete('NAME', 'NAME', TOKEN, 200, '"NAME"')
+select outcome, response_body from once.key_claim('NAME', 'NAME', '{"NAME": "NAME"}', holder => 'NAME')
+    replayed|"NAME"
+select key, step from once.key_list('NAME') where step is not null
+    NAME|NAME
+refused: select once.key_park('NAME', 'NAME', 1, 'x')
+    ON001"#;
 
-async fn events(it: &Named) {
-    it.does(r#"select once.topic_set('NAME', '{"subscribers": ["NAME"]}')"#)
-        .await;
-    it.does(r#"select once.subscriber_set('NAME', 'NAME', '{"max_attempts": 1}')"#)
-        .await;
-    it.says(
-        "select once.topic_get('NAME') ->> 'subscribers'",
-        r#"["NAME"]"#,
-    )
-    .await;
-    let emit = r#"select emitted from once.outbox_emit('NAME', '"NAME"', order_key => 'NAME', dedupe_key => 'NAME',
-                    headers => '{"NAME": "NAME"}')"#;
-    it.says(emit, "t").await;
-    it.says(emit, "f").await;
-    let take = "select token, order_key, payload, headers from once.outbox_take('NAME', 'NAME')";
-    let taken = it.play.show(&take.replace("NAME", it.name)).await;
-    let (token, event) = taken.split_once('|').unwrap();
-    let expected = r#"NAME|"NAME"|{"NAME": "NAME"}"#;
-    assert_eq!(event, expected.replace("NAME", it.name));
-    let nack = format!(
-        "select dead from once.outbox_nack('NAME', 'NAME', {token}, error => 'NAME', kind => 'NAME')"
-    );
-    it.says(&nack, "t").await;
-    let dead = "select kind, error, order_key from once.outbox_dead('NAME', 'NAME')";
-    it.says(dead, "NAME|NAME|NAME").await;
-    it.says("select once.outbox_redrive('NAME', 'NAME')", "1")
-        .await;
-    let token = it.token("once.outbox_take('NAME', 'NAME')").await;
-    it.says(
-        &format!("select once.outbox_ack('NAME', 'NAME', {token})"),
-        "1",
-    )
-    .await;
-    let step = r#"{"topic": "NAME", "payload": "NAME", "order_key": "NAME"}"#;
-    let token = it.token("once.key_claim('NAME', 'undone')").await;
-    let begun =
-        format!("select done from once.key_step('NAME', 'undone', {token}, 'NAME', '{step}')");
-    it.says(&begun, "f").await;
-    it.does(&format!(
-        "select once.key_abort('NAME', 'undone', {token}, 500)"
-    ))
-    .await;
-    it.says(
-        "select order_key, payload from once.outbox_take('NAME', 'NAME')",
-        "NAME|\"NAME\"",
-    )
-    .await;
-    let refused = format!("select once.outbox_emit('{0}x', '1')", it.name);
-    let refused = it.play.refused(&refused).await;
-    assert_eq!(refused.code, "42704");
-    assert!(refused.message.contains(it.name), "{refused:?}");
-}
+const EVENTS: &str = r#"
+do: select once.topic_set('NAME', '{"subscribers": ["NAME"]}')
+do: select once.subscriber_set('NAME', 'NAME', '{"max_attempts": 1}')
+select once.topic_get('NAME') ->> 'subscribers'
+    ["NAME"]
+select emitted from once.outbox_emit('NAME', '"NAME"', order_key => 'NAME', dedupe_key => 'NAME', headers => '{"NAME": "NAME"}')
+    t
+select emitted from once.outbox_emit('NAME', '"NAME"', order_key => 'NAME', dedupe_key => 'NAME', headers => '{"NAME": "NAME"}')
+    f
+do: create table taken as select * from once.outbox_take('NAME', 'NAME')
+select order_key, payload, headers from taken
+    NAME|"NAME"|{"NAME": "NAME"}
+token: select token from taken
+select dead from once.outbox_nack('NAME', 'NAME', TOKEN, error => 'NAME', kind => 'NAME')
+    t
+select kind, error, order_key from once.outbox_dead('NAME', 'NAME')
+    NAME|NAME|NAME
+select once.outbox_redrive('NAME', 'NAME')
+    1
+token: select token from once.outbox_take('NAME', 'NAME')
+select once.outbox_ack('NAME', 'NAME', TOKEN)
+    1
+token: select token from once.key_claim('NAME', 'undone')
+select done from once.key_step('NAME', 'undone', TOKEN, 'NAME', '{"topic": "NAME", "payload": "NAME", "order_key": "NAME"}')
+    f
+do: select once.key_abort('NAME', 'undone', TOKEN, 500)
+select order_key, payload from once.outbox_take('NAME', 'NAME')
+    NAME|"NAME"
+refused: select once.outbox_emit('NAMEx', '1')
+    42704"#;
 
-async fn messages(it: &Named) {
-    it.says(
-        "begin; select once.inbox_accept('NAME', 'NAME'); select once.inbox_record('NAME', 'NAME', '\"NAME\"'); commit;
-         select accepted, verdict from once.inbox_accept('NAME', 'NAME')",
-        "f|\"NAME\"",
-    )
-    .await;
-    let barrier = "select once.inbox_barrier('NAME', 'NAME', 'NAME', 'action')";
-    it.says(barrier, "run").await;
-    it.says(barrier, "duplicate").await;
-}
+const MESSAGES: &str = r#"
+do: begin; select once.inbox_accept('NAME', 'NAME'); select once.inbox_record('NAME', 'NAME', '"NAME"'); commit
+select accepted, verdict from once.inbox_accept('NAME', 'NAME')
+    f|"NAME"
+select once.inbox_barrier('NAME', 'NAME', 'NAME', 'action')
+    run
+select once.inbox_barrier('NAME', 'NAME', 'NAME', 'action')
+    duplicate"#;
 
 const MACHINE: &str = r#"
     create table "wallet NAME" (who text primary key, points bigint not null default 0);
@@ -223,85 +172,41 @@ const MACHINE: &str = r#"
         "marked": "back NAME", "amount": "points", "wallet": "\"wallet NAME\"", "wallet_id": "who", "account": "who",
         "balance": "points"}}') ->> 'machine'"#;
 
-async fn machines(it: &Named) {
-    it.says(MACHINE, "NAME").await;
-    it.does("select once.machine_guard('NAME', true)").await;
-    it.says(
-        "select problem from once.machine_check('NAME') where problem !~ 'cover'",
-        "",
-    )
-    .await;
-    let moved = "select moved, status, reason from once.transition('NAME', 'NAME', 'done NAME')";
-    it.says(moved, "f|ready NAME|guard").await;
-    let claim = "once.action_claim('NAME', 'NAME', 'step NAME', 'NAME', holder => 'NAME')";
-    let token = it.token(claim).await;
-    it.says(
-        &format!("select token, status from {claim}"),
-        &format!("{token}|run NAME"),
-    )
-    .await;
-    let patched = r#"'{"note NAME": "NAME"}'"#;
-    let release =
-        format!("select status from once.action_release('NAME', 'NAME', {token}, error => 'NAME')");
-    it.says(&release, "ready NAME").await;
-    let token = it.token(claim).await;
-    let finish = format!(
-        "select outcome, status from once.action_finish('NAME', 'NAME', {token}, {patched})"
-    );
-    it.says(&finish, "finished|done NAME").await;
-    it.says(
-        r#"select "note NAME" from "job NAME" where "id NAME" = 'NAME'"#,
-        "NAME",
-    )
-    .await;
-    let late = "select outcome from once.action_claim('NAME', 'late', 'step NAME', 'NAME', lease => '1 us')";
-    it.says(late, "claimed").await;
-    it.says(
-        "select done, failed from once.sweep(task => 'action_release', machine => 'NAME')",
-        "1|0",
-    )
-    .await;
-    let by_hand = r#"update "job NAME" set "status NAME" = 'done NAME' where "id NAME" = 'late'"#;
-    let refused = it.play.refused(&by_hand.replace("NAME", it.name)).await;
-    assert_eq!(refused.code, "ON002");
-    assert!(refused.message.contains(it.name), "{refused:?}");
-    it.says(
-        r#"update "job NAME" set "note NAME" = 'NAME' where "id NAME" = 'late'"#,
-        "",
-    )
-    .await;
-    it.says(by_hand, "").await;
-    it.says(
-        "select outcome, status from once.cancel_request('NAME', 'stop')",
-        "teardown|ready NAME",
-    )
-    .await;
-    it.says(
-        "select id, status from once.cancel_pending('NAME')",
-        "stop|ready NAME",
-    )
-    .await;
-    it.says(
-        "select items, amount from once.cancel_refund('NAME', 'stop')",
-        "1|7",
-    )
-    .await;
-    it.says(
-        "select item_id, item ->> 'mark NAME' from once.cancel_items('NAME', 'stop')",
-        "NAME|back NAME",
-    )
-    .await;
-    it.says(
-        "select confirmed from once.cancel_confirm('NAME', 'stop', 1)",
-        "t",
-    )
-    .await;
-    it.says(
-        "select status from once.cancel_finish('NAME', 'stop')",
-        "stopped NAME",
-    )
-    .await;
-    it.says("select id, difference from once.cancel_audit('NAME')", "")
-        .await;
-    it.says(r#"select points from "wallet NAME""#, "7").await;
-}
+const MACHINES: &str = r#"
+do: select once.machine_guard('NAME', true)
+select problem from once.machine_check('NAME') where problem !~ 'cover'
+select moved, status, reason from once.transition('NAME', 'NAME', 'done NAME')
+    f|ready NAME|guard
+token: select token from once.action_claim('NAME', 'NAME', 'step NAME', 'NAME', holder => 'NAME')
+select token, status from once.action_claim('NAME', 'NAME', 'step NAME', 'NAME', holder => 'NAME')
+    TOKEN|run NAME
+select status from once.action_release('NAME', 'NAME', TOKEN, error => 'NAME')
+    ready NAME
+token: select token from once.action_claim('NAME', 'NAME', 'step NAME', 'NAME', holder => 'NAME')
+select outcome, status from once.action_finish('NAME', 'NAME', TOKEN, '{"note NAME": "NAME"}')
+    finished|done NAME
+select "note NAME" from "job NAME" where "id NAME" = 'NAME'
+    NAME
+select outcome from once.action_claim('NAME', 'late', 'step NAME', 'NAME', lease => '1 us')
+    claimed
+select done, failed from once.sweep(task => 'action_release', machine => 'NAME')
+    1|0
+refused: update "job NAME" set "status NAME" = 'done NAME' where "id NAME" = 'late'
+    ON002
+update "job NAME" set "note NAME" = 'NAME' where "id NAME" = 'late'
+update "job NAME" set "status NAME" = 'done NAME' where "id NAME" = 'late'
+select outcome, status from once.cancel_request('NAME', 'stop')
+    teardown|ready NAME
+select id, status from once.cancel_pending('NAME')
+    stop|ready NAME
+select items, amount from once.cancel_refund('NAME', 'stop')
+    1|7
+select item_id, item ->> 'mark NAME' from once.cancel_items('NAME', 'stop')
+    NAME|back NAME
+select confirmed from once.cancel_confirm('NAME', 'stop', 1)
+    t
+select status from once.cancel_finish('NAME', 'stop')
+    stopped NAME
+select id, difference from once.cancel_audit('NAME')
+select points from "wallet NAME"
+    7"#;
