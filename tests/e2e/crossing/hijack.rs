@@ -50,7 +50,7 @@ async fn a_hostile_search_path_refuses_nobody_and_opens_nothing() {
         "once.cancel_refund('anna.job', '3')",
     ] {
         services
-            .refused(&format!("{path}; select * from {call}"), "42501")
+            .closed(&format!("{path}; select * from {call}"))
             .await;
     }
 }
@@ -72,10 +72,7 @@ async fn casts_and_types_of_ones_own_take_along_no_rights_of_others() {
         .await;
     services.bert.show("reset role").await;
     services
-        .refused(
-            "select * from once.key_claim('bert', row('x')::bert.name)",
-            "42501",
-        )
+        .closed("select * from once.key_claim('bert', row('x')::bert.name)")
         .await;
     services
         .refused(
@@ -113,7 +110,7 @@ async fn temporary_objects_shadow_nothing() {
             "once.inbox_accept('anna', 'message')",
         ] {
             services
-                .refused(&format!("{path}; select * from {call}"), "42501")
+                .closed(&format!("{path}; select * from {call}"))
                 .await;
         }
         services.bert.show(path).await;
@@ -139,9 +136,9 @@ async fn settings_open_nothing() {
         "track_functions = 'all'",
         "zero_damaged_pages = on",
     ] {
-        services.refused(&format!("set {setting}"), "42501").await;
+        services.closed(&format!("set {setting}")).await;
         services
-            .refused(&format!("alter role cross_anna set {setting}"), "42501")
+            .closed(&format!("alter role cross_anna set {setting}"))
             .await;
     }
     // What a session may set for itself does not help.
@@ -159,10 +156,7 @@ async fn settings_open_nothing() {
     ] {
         services.bert.show(&format!("set {setting}")).await;
         services
-            .refused(
-                "select * from once.key_claim('anna', 'done', '{\"r\": 1}')",
-                "42501",
-            )
+            .closed("select * from once.key_claim('anna', 'done', '{\"r\": 1}')")
             .await;
         services.bert.show("reset all").await;
     }

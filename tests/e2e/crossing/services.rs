@@ -182,6 +182,11 @@ impl Services {
         assert_eq!(self.hers().await, before, "{sql}");
     }
 
+    /// The same, for who he is.
+    pub async fn closed(&self, sql: &str) {
+        self.refused(sql, "42501").await;
+    }
+
     /// Bert gets an answer, but nothing of Anna's is in it.
     pub async fn learns_nothing(&self, sql: &str) {
         match attempt(&self.bert, &self.fill(sql)).await {
