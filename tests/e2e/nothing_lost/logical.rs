@@ -6,93 +6,47 @@ use pg_once_tests::Cluster;
 use crate::content::{self, Tokens};
 use crate::{DATABASE, on, with_everything};
 
-/// Its name, the dump's command and those of the restore.
-type Way = (
-    &'static str,
-    &'static [&'static str],
-    &'static [&'static [&'static str]],
-);
-
 /// How it is dumped and how it is restored into an empty database; `DB` is the database.
-const WAYS: [Way; 4] = [
+const WAYS: [(&str, &str, &[&str]); 4] = [
     (
         "custom",
-        &["pg_dump", "-Fc", "-f", "custom", "-d", DATABASE],
-        &[&["pg_restore", "--exit-on-error", "-d", "DB", "custom"]],
+        "pg_dump -Fc -f custom -d DB",
+        &["pg_restore --exit-on-error -d DB custom"],
     ),
     (
         "plain",
-        &["pg_dump", "-f", "plain", "-d", DATABASE],
-        &[&[
-            "psql",
-            "-X",
-            "-q",
-            "-v",
-            "ON_ERROR_STOP=1",
-            "-d",
-            "DB",
-            "-f",
-            "plain",
-        ]],
+        "pg_dump -f plain -d DB",
+        &["psql -X -q -v ON_ERROR_STOP=1 -d DB -f plain"],
     ),
     (
         "jobs",
-        &["pg_dump", "-Fd", "-j", "3", "-f", "jobs", "-d", DATABASE],
-        &[&[
-            "pg_restore",
-            "--exit-on-error",
-            "-j",
-            "3",
-            "-d",
-            "DB",
-            "jobs",
-        ]],
+        "pg_dump -Fd -j 3 -f jobs -d DB",
+        &["pg_restore --exit-on-error -j 3 -d DB jobs"],
     ),
     // The schema first, then the data alone: the guard would refuse to load rows in claim states.
     (
         "alone",
-        &["pg_dump", "-Fc", "-f", "alone", "-d", DATABASE],
+        "pg_dump -Fc -f alone -d DB",
         &[
-            &[
-                "pg_restore",
-                "--exit-on-error",
-                "--schema-only",
-                "-d",
-                "DB",
-                "alone",
-            ],
-            &[
-                "pg_restore",
-                "--exit-on-error",
-                "--data-only",
-                "--disable-triggers",
-                "-d",
-                "DB",
-                "alone",
-            ],
+            "pg_restore --exit-on-error --schema-only -d DB alone",
+            "pg_restore --exit-on-error --data-only --disable-triggers -d DB alone",
         ],
     ),
 ];
 
-fn run(cluster: &Cluster, command: &[&str], database: &str) {
-    let arguments: Vec<&str> = command[1..]
-        .iter()
-        .map(|argument| {
-            if *argument == "DB" {
-                database
-            } else {
-                *argument
-            }
-        })
-        .collect();
-    let output = cluster.run(command[0], &arguments).unwrap();
-    assert_eq!(output.stderr, "", "{command:?}");
+fn run(cluster: &Cluster, command: &str, database: &str) {
+    let words = command
+        .split(' ')
+        .map(|word| if word == "DB" { database } else { word });
+    let words: Vec<&str> = words.collect();
+    let output = cluster.run(words[0], &words[1..]).unwrap();
+    assert_eq!(output.stderr, "", "{command}");
 }
 
 /// Dumps `from` in each way, restores each into a database of its own and goes on there.
 async fn move_each_way(from: &Cluster, to: &Cluster, tokens: &Tokens, before: &str) {
     for (way, dump, restores) in WAYS {
-        run(from, dump, "");
+        run(from, dump, DATABASE);
         from.hand_over(way, to).unwrap();
         to.psql("postgres", &format!("create database {way}"))
             .unwrap();
@@ -128,7 +82,7 @@ async fn a_dump_goes_on_in_a_cluster_whose_transaction_ids_are_higher() {
     far.far_ahead().unwrap();
     near.copy_roles(&far).unwrap();
     let (way, dump, restores) = WAYS[0];
-    run(&near, dump, "");
+    run(&near, dump, DATABASE);
     near.hand_over(way, &far).unwrap();
     far.psql("postgres", "create database moved").unwrap();
     run(&far, restores[0], "moved");
