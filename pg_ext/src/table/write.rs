@@ -42,13 +42,13 @@ impl Table {
         let slot = self.filled_slot(row)?;
         // SAFETY: the slot holds a complete virtual row of this table.
         unsafe { pg_sys::simple_table_tuple_insert(self.rel, slot.raw) };
-        self.index(&slot, Indexes::AllNew);
+        self.index(&slot, row, Indexes::AllNew);
         Ok(())
     }
 
     /// Replaces the row at `tid`; waits for a transaction that holds it.
     pub fn update(&self, tid: ItemPointerData, row: &[Option<Datum>]) -> Result<WriteOutcome> {
-        self.replace(tid, self.filled_slot(row)?)
+        self.replace(tid, self.filled_slot(row)?, row)
     }
 
     /// Like [`Table::update`], but raises the error of a CHECK before it writes or waits.
@@ -65,10 +65,15 @@ impl Table {
                 pg_sys::ExecConstraints(info, slot.raw, estate);
             });
         }
-        self.replace(tid, slot)
+        self.replace(tid, slot, row)
     }
 
-    fn replace(&self, tid: ItemPointerData, slot: Slot) -> Result<WriteOutcome> {
+    fn replace(
+        &self,
+        tid: ItemPointerData,
+        slot: Slot,
+        row: &[Option<Datum>],
+    ) -> Result<WriteOutcome> {
         let mut tid = tid;
         let mut failure = pg_sys::TM_FailureData::default();
         let mut mode = 0;
@@ -96,7 +101,7 @@ impl Table {
         if outcome == WriteOutcome::Done
             && let Some(indexes) = stale_indexes(update_indexes)
         {
-            self.index(&slot, indexes);
+            self.index(&slot, row, indexes);
         }
         Ok(outcome)
     }
@@ -178,13 +183,54 @@ impl Table {
     }
 
     /// Adds index entries for the stored row, a DBA's own indexes included.
-    fn index(&self, slot: &Slot, which: Indexes) {
+    fn index(&self, slot: &Slot, row: &[Option<Datum>], which: Indexes) {
+        if self.index_plainly(slot.tid(), row, which) {
+            return;
+        }
         // SAFETY: the sequence of the server's own ExecSimpleRelationInsert and -Update.
         self.as_target(|info, estate| unsafe {
             pg_sys::ExecOpenIndices(info, false);
             insert_index_entries(info, slot.raw, estate, which);
             pg_sys::ExecCloseIndices(info);
         });
+    }
+
+    /// The same without the executor's state. False: an index is not plain, and nothing was written.
+    fn index_plainly(&self, tid: ItemPointerData, row: &[Option<Datum>], which: Indexes) -> bool {
+        let indexes = OpenIndexes::of(self);
+        if !indexes.are_plain() {
+            return false;
+        }
+        let mut tid = tid;
+        // What a plain btree reads of it: nothing.
+        let mut info = pg_sys::IndexInfo {
+            type_: pg_sys::NodeTag::T_IndexInfo,
+            ..Default::default()
+        };
+        for index in &indexes.0 {
+            let (mut values, mut nulls) = ([Datum::from(0); COLUMNS], [true; COLUMNS]);
+            // SAFETY: the index is open and belongs to this table; its columns are columns of the row that is stored
+            // at `tid`.
+            unsafe {
+                let form = (**index).rd_index;
+                let columns = (*form).indkey.values.as_slice((*form).indnatts as usize);
+                for (i, column) in columns.iter().enumerate() {
+                    let value = row.get(*column as usize - 1).copied().flatten();
+                    nulls[i] = value.is_none();
+                    values[i] = value.unwrap_or(Datum::from(0));
+                }
+                let check = match (*form).indisunique {
+                    true => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
+                    false => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO,
+                };
+                let (values, nulls) = (values.as_mut_ptr(), nulls.as_mut_ptr());
+                let unchanged = which != Indexes::AllNew;
+                pg_sys::index_insert(
+                    *index, values, nulls, &mut tid, self.rel, check, unchanged, &mut info,
+                );
+            }
+        }
+        true
     }
 
     /// The table as the target of a statement.
@@ -199,6 +245,51 @@ impl Table {
             pg_sys::InitResultRelInfo(info, self.rel, 0, std::ptr::null_mut(), 0);
             work(info, estate);
             pg_sys::FreeExecutorState(estate);
+        }
+    }
+}
+
+const COLUMNS: usize = pg_sys::INDEX_MAX_KEYS as usize;
+
+/// The indexes of a table, open and locked for a write.
+struct OpenIndexes(Vec<pg_sys::Relation>);
+
+impl OpenIndexes {
+    fn of(table: &Table) -> OpenIndexes {
+        // SAFETY: the table is open and locked for a write; the list is a copy.
+        unsafe {
+            let list =
+                pgrx::PgList::<pg_sys::Oid>::from_pg(pg_sys::RelationGetIndexList(table.rel));
+            let open = |oid| pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32);
+            OpenIndexes(list.iter_oid().map(open).collect())
+        }
+    }
+
+    /// All are valid btrees of plain columns, without a predicate, and check at once whether a value is unique.
+    fn are_plain(&self) -> bool {
+        // SAFETY: the indexes are open; the columns of their pg_index rows exist.
+        self.0.iter().all(|index| unsafe {
+            let form = (**index).rd_index;
+            let lacks = |column| {
+                pg_sys::heap_attisnull((**index).rd_indextuple, column as i32, std::ptr::null_mut())
+            };
+            (*(**index).rd_rel).relam == pg_sys::BTREE_AM_OID
+                && (*form).indisready
+                && (*form).indimmediate
+                && !(*form).indisexclusion
+                && lacks(pg_sys::Anum_pg_index_indexprs)
+                && lacks(pg_sys::Anum_pg_index_indpred)
+        })
+    }
+}
+
+impl Drop for OpenIndexes {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            for index in &self.0 {
+                // SAFETY: opened by us; NoLock keeps the lock to the end of the transaction.
+                unsafe { pg_sys::relation_close(*index, pg_sys::NoLock as i32) };
+            }
         }
     }
 }
