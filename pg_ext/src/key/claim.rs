@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::row::{self, Shape};
 use crate::settings;
 use crate::shard;
-use crate::table::{self, Snapshot, Table, Wait, WriteOutcome};
+use crate::table::{self, Scan, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
@@ -93,8 +93,12 @@ impl KeyClaim<'_> {
     fn try_once(&self, id: KeyId) -> Result<Option<Datum>> {
         let table = Table::to_read(TABLE)?;
         let snapshot = Snapshot::now();
-        let Some(mut row) = KeyRow::find(&table, id, &snapshot)? else {
-            return self.insert(id);
+        let mut scan = KeyRow::scan(&table, id, &snapshot)?;
+        if scan.advance().is_none() {
+            return self.insert(id, scan);
+        }
+        let Some(mut row) = scan.into_present().map(KeyRow::load) else {
+            return Ok(None);
         };
         let now = clock::now_us()?;
         let decision = decide::decide(&row, now, &self.options, &self.request, self.holder)?;
@@ -126,19 +130,21 @@ impl KeyClaim<'_> {
         }
     }
 
-    /// The first claim of a key.
-    fn insert(&self, id: KeyId) -> Result<Option<Datum>> {
+    /// The first claim of a key; `scan` has not found it.
+    fn insert(&self, id: KeyId, scan: Scan) -> Result<Option<Datum>> {
         let table = Table::to_write(TABLE)?;
         let Some(lock) = TryLock::acquire(id.lock_hash()) else {
             return Ok(Some(self.claimed_elsewhere()));
         };
         let dirty = Snapshot::dirty();
-        let found = KeyRow::find(&table, id, &dirty)?.is_some();
+        let mut scan = scan.again(&dirty);
+        let found = scan.advance().is_some();
         if found && dirty.undecided_xid().is_some() {
             return Ok(Some(self.claimed_elsewhere()));
         }
         // Rows are inserted under this lock only, so a row that is here now was committed before.
-        if found || KeyRow::find(&table, id, &Snapshot::latest())?.is_some() {
+        let latest = Snapshot::latest();
+        if found || scan.again(&latest).advance().is_some() {
             return match table::above_read_committed() {
                 true => Err(self.lost_race()),
                 false => Ok(None),

@@ -4,7 +4,7 @@ use super::identity::KeyId;
 use crate::call::varlena;
 use crate::error::Result;
 use crate::row;
-use crate::table::{self, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, Scan, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 pub const TABLE: Name = c"key";
@@ -125,8 +125,13 @@ pub type KeyRow = table::Record<Col, COLUMNS>;
 impl KeyRow {
     /// The row of a key under a snapshot.
     pub fn find(table: &Table, id: KeyId, snapshot: &Snapshot) -> Result<Option<KeyRow>> {
-        let found = table.find(BY_ID, &mut [ScanKey::uuid(1, id_datum(&id))], snapshot)?;
+        let found = KeyRow::scan(table, id, snapshot)?.into_next();
         Ok(found.map(KeyRow::load))
+    }
+
+    /// A scan for the row of a key.
+    pub fn scan<'s>(table: &Table, id: KeyId, snapshot: &'s Snapshot) -> Result<Scan<'s>> {
+        table.scan(BY_ID, &mut [ScanKey::uuid(1, id_datum(&id))], snapshot)
     }
 
     pub fn put_status(&mut self, status: KeyStatus) {

@@ -238,9 +238,32 @@ impl Scan<'_> {
     }
 
     /// Ends the scan with its next row.
-    fn into_next(mut self) -> Option<Slot> {
+    pub fn into_next(mut self) -> Option<Slot> {
         let found = self.advance().is_some();
         self.slot.take().filter(|_| found)
+    }
+
+    /// Begins again with the same conditions, under another snapshot.
+    pub fn again(self, snapshot: &Snapshot) -> Scan<'_> {
+        let mut old = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the scan is alive, and keeps its conditions where none are given.
+        unsafe {
+            let (scan, none) = (old.scan, std::ptr::null_mut());
+            (*scan).xs_snapshot = snapshot.raw();
+            pg_sys::index_rescan(scan, none, (*scan).numberOfKeys, none, 0);
+        }
+        Scan {
+            index: old.index,
+            scan: old.scan,
+            slot: old.slot.take(),
+            direction: old.direction,
+            snapshot: PhantomData,
+        }
+    }
+
+    /// Ends the scan with the row that `advance` moved to.
+    pub fn into_present(mut self) -> Option<Slot> {
+        self.slot.take()
     }
 }
 
