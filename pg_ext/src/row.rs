@@ -71,9 +71,9 @@ impl Rows {
     /// Begins the set; raises 0A000 where the call cannot take one.
     pub fn begin(call: &Call) -> Rows {
         let fcinfo = call.fcinfo();
-        // SAFETY: fcinfo is the running call's; the server checks that it can take a set.
+        // SAFETY: fcinfo is the running call's; the server checks that it can take a set, and expects these columns.
         unsafe {
-            pg_sys::InitMaterializedSRF(fcinfo, 0);
+            pg_sys::InitMaterializedSRF(fcinfo, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
             Rows {
                 info: (*fcinfo).resultinfo.cast(),
             }
