@@ -8,7 +8,8 @@
 --   key_release    gives the key back for a retry (status l); key_park leaves it to a person (status p);
 --   key_claim      by another caller after the lease expired: the same row, a larger token, attempt + 1; the sweep
 --                  task key_abandon finds such keys for completers (key_take_abandoned);
---   (ttl ends)     the key is gone (410), and the sweep task key_tombstone empties the row (status g);
+--   (ttl ends)     the key is gone (410); a row with a large answer, state or request is emptied by the sweep task
+--                  key_tombstone (status g);
 --   (gone_for ends) the key is new again, and the sweep task key_reap deletes the row and its steps.
 -- What a claim answers depends on the clock, the scope's options and these columns, never on whether a sweep has run.
 --
@@ -69,12 +70,12 @@ COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. Whil
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt began; max_lease_life counts from here.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
 COMMENT ON COLUMN once.key.look_at IS 'Lane 0: when its first lease ends. Lane 1: when it is due for key_take_abandoned (infinity: parked by a call).';
-COMMENT ON COLUMN once.key.reap_at IS 'From this time on the sweeps read the key: its earliest expiry (stage 0) or the end of gone_for (stage 1).';
+COMMENT ON COLUMN once.key.reap_at IS 'From this time on a sweep reads the key: key_reap in stage 0, the earliest end of gone_for; key_tombstone in stage 1, its expiry.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
-COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone.';
-COMMENT ON COLUMN once.key.reap_stage IS '0: keeps its answer or has none yet; 1: tombstone.';
+COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone, emptied.';
+COMMENT ON COLUMN once.key.reap_stage IS '0: deleted as a whole by key_reap; 1: finished with more than 800 bytes, which key_tombstone empties at the expiry.';
 COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers read lane 1 alone.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no, 1 in the transaction that wrote this row, 2 in an earlier one.';

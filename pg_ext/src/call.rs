@@ -193,6 +193,12 @@ pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
     }
 }
 
+/// The size of a varlena datum without compression; it is not detoasted.
+pub fn varlena_size(datum: Datum) -> usize {
+    // SAFETY: the datum is a non-null varlena.
+    unsafe { pg_sys::toast_raw_datum_size(datum) }
+}
+
 /// The elements of a text[] without NULLs.
 pub fn texts<'a>(array: Datum) -> Vec<&'a [u8]> {
     texts_or_null(array).into_iter().flatten().collect()

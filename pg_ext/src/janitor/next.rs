@@ -21,7 +21,7 @@ const LEASES: &CStr = c"
 
 const KEYS: &CStr = c"SELECT min(k.reap_at) FROM once.key k WHERE k.reap_stage = '0'";
 
-const TOMBSTONES: &CStr = c"SELECT min(k.reap_at) FROM once.key k WHERE k.reap_stage = '1'";
+const LARGE_KEYS: &CStr = c"SELECT min(k.reap_at) FROM once.key k WHERE k.reap_stage = '1'";
 
 const MESSAGES: &CStr = c"SELECT min(i.expires_at) FROM once.inbox i";
 
@@ -34,8 +34,8 @@ const LETTERS: &CStr = c"
 
 static LETTER: Kept = Kept::new(LETTERS, &[]);
 static LEASE: Kept = Kept::new(LEASES, &[]);
-static NEXT_EXPIRY: Kept = Kept::new(KEYS, &[]);
-static NEXT_TOMBSTONE_END: Kept = Kept::new(TOMBSTONES, &[]);
+static NEXT_KEY: Kept = Kept::new(KEYS, &[]);
+static NEXT_LARGE: Kept = Kept::new(LARGE_KEYS, &[]);
 static MESSAGE: Kept = Kept::new(MESSAGES, &[]);
 static DEDUPE: Kept = Kept::new(DEDUPES, &[]);
 
@@ -56,8 +56,8 @@ fn next_of(task: Task) -> Result<Option<i64>> {
     match task {
         Task::ActionRelease => found(&LEASE),
         Task::KeyAbandon => abandon::next_look(),
-        Task::KeyReap => found(&NEXT_TOMBSTONE_END),
-        Task::KeyTombstone => found(&NEXT_EXPIRY),
+        Task::KeyReap => found(&NEXT_KEY),
+        Task::KeyTombstone => found(&NEXT_LARGE),
         Task::OutboxRequeue => outbox::next_lease_end(),
         Task::InboxReap => found(&MESSAGE),
         Task::DedupeReap => found(&DEDUPE),

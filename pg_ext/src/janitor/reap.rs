@@ -10,70 +10,47 @@ use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 // In all statements: $1 now, $2 the bound, $3 (for keys) the default of gone_for in microseconds. Each answers how many
-// rows it did, and whether it reached the bound.
+// rows it did, and whether it reached the bound. v, of keys: skips a row version that is newer than the statement's
+// snapshot: it was claimed again, and the snapshot does not show its new steps.
 
-// Deletes keys with their steps. oldest: the oldest tombstones (reap_stage 1 in the index). later: a tombstone that is
-// not due yet is checked again when its gone_for ends, but at the latest after a day or, if that is longer, after the
-// time since it expired. So a lowered gone_for frees space soon, and a long one costs few writes.
-// never_emptied: keys past ttl and gone_for that no sweep has emptied. v: skips a key whose row version is newer than
-// this statement's snapshot: it was claimed again, and the snapshot does not show its new steps.
+// Deletes keys with their steps. later: a finished key that is not due yet is looked at again when its gone_for ends,
+// but at the latest after a day or, if that is longer, after the time since it expired. So a lowered gone_for frees
+// space soon, and a long one costs few writes. An unfinished key is looked at again after its ttl, but not within ten
+// minutes; a running one becomes pending, in case a clock that stepped back has hidden it from key_abandon. These keys
+// count towards the bound, not towards the rows done.
 const KEY_REAP: &CStr = c"
-    WITH oldest AS MATERIALIZED (
-        SELECT k.id, k.finished_at + k.ttl_us * interval '1 microsecond'
-                     + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
-                     * interval '1 microsecond' <= $1 IS TRUE AS is_due
-          FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at <= $1
-         ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
-    later AS (
-        UPDATE once.key k
-           SET reap_at = LEAST(k.finished_at + k.ttl_us * interval '1 microsecond'
-                               + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
-                               * interval '1 microsecond',
-                               $1 + GREATEST(interval '1 day',
-                                             $1 - (k.finished_at + k.ttl_us * interval '1 microsecond')))
-         WHERE k.id = ANY (ARRAY(SELECT id FROM oldest WHERE NOT is_due))),
-    never_emptied AS MATERIALIZED (
-        SELECT k.id, k.ctid FROM once.key k
-         WHERE k.id = ANY (ARRAY(SELECT n.id FROM once.key n WHERE n.reap_stage = '0' AND n.reap_at <= $1
-                                  ORDER BY n.reap_at LIMIT 2 * $2))
-           AND k.finished_at + k.ttl_us * interval '1 microsecond'
-               + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
-               * interval '1 microsecond' <= $1
-         ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
-    due AS MATERIALIZED (
-        SELECT o.id FROM oldest o WHERE o.is_due
-        UNION ALL
-        SELECT n.id FROM never_emptied n WHERE (SELECT true FROM once.key v WHERE v.ctid = n.ctid)
-        LIMIT $2),
-    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due))),
-    reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
-    SELECT pg_catalog.count(*),
-           pg_catalog.count(*) >= $2 OR (SELECT pg_catalog.count(*) FROM oldest) >= $2
-           OR (SELECT pg_catalog.count(*) FROM never_emptied) >= $2
-      FROM reaped";
-
-// later: a finished key is checked again when it expires, an unfinished one after its ttl, but not within ten minutes.
-// These keys count towards the bound, not towards the rows done. A running key becomes pending, in case a clock that
-// stepped back has hidden it from key_abandon. v: as above.
-const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
-        SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at
+        SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
+               COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
+               * interval '1 microsecond' AS gone_for
           FROM once.key k WHERE k.reap_stage = '0' AND k.reap_at <= $1
          ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
-    due AS MATERIALIZED (
-        SELECT l.id, l.expires_at <= $1 IS TRUE AS expired
+    looked AS MATERIALIZED (
+        SELECT l.id, l.expires_at + l.gone_for <= $1 IS TRUE AS is_due,
+               LEAST(l.expires_at + l.gone_for, $1 + GREATEST(interval '1 day', $1 - l.expires_at)) AS later_at
           FROM locked l WHERE (SELECT true FROM once.key v WHERE v.ctid = l.ctid)),
-    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due WHERE expired))),
     later AS (
         UPDATE once.key k
-           SET reap_at = COALESCE(k.finished_at + k.ttl_us * interval '1 microsecond',
-                                  $1 + GREATEST(k.ttl_us * interval '1 microsecond', interval '10 minutes')),
+           SET reap_at = CASE WHEN k.finished_at IS NULL
+                              THEN $1 + GREATEST(k.ttl_us * interval '1 microsecond', interval '10 minutes')
+                              ELSE (SELECT o.later_at FROM looked o WHERE o.id = k.id) END,
                look_lane = CASE k.status WHEN 'r' THEN '1' ELSE k.look_lane END,
                look_at = CASE WHEN k.status = 'r' AND k.look_lane = '0' THEN k.lease_until ELSE k.look_at END
-         WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE NOT expired))),
+         WHERE k.id = ANY (ARRAY(SELECT id FROM looked WHERE NOT is_due))),
+    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM looked WHERE is_due))),
+    reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM looked WHERE is_due)) RETURNING 1)
+    SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2 FROM reaped";
+
+const KEY_TOMBSTONE: &CStr = c"
+    WITH locked AS MATERIALIZED (
+        SELECT k.id, k.ctid FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at <= $1
+         ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
+    due AS MATERIALIZED (
+        SELECT l.id FROM locked l WHERE (SELECT true FROM once.key v WHERE v.ctid = l.ctid)),
+    steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due))),
     emptied AS (
         UPDATE once.key k
-           SET status = 'g', reap_stage = '1',
+           SET status = 'g', reap_stage = '0',
                reap_at = LEAST(k.finished_at + k.ttl_us * interval '1 microsecond'
                                + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
                                * interval '1 microsecond',
@@ -81,7 +58,7 @@ const KEY_TOMBSTONE: &CStr = c"
                                              $1 - (k.finished_at + k.ttl_us * interval '1 microsecond'))),
                state = NULL, request = NULL, note = NULL, holder = NULL,
                response_code = NULL, response_body = NULL, response_headers = NULL
-         WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE expired)) RETURNING 1)
+         WHERE k.id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
     SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2 FROM emptied";
 
 const INBOX_REAP: &CStr = c"
@@ -114,8 +91,8 @@ const DEAD_REAP: &CStr = c"
 
 const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, INT8OID];
 
-pub static DELETE_TOMBSTONES: Kept = Kept::new(KEY_REAP, TYPES);
-pub static EMPTY_EXPIRED_KEYS: Kept = Kept::new(KEY_TOMBSTONE, TYPES);
+pub static DELETE_KEYS: Kept = Kept::new(KEY_REAP, TYPES);
+pub static EMPTY_LARGE_KEYS: Kept = Kept::new(KEY_TOMBSTONE, TYPES);
 pub static INBOX: Kept = Kept::new(INBOX_REAP, TYPES.split_at(2).0);
 pub static DEDUPE: Kept = Kept::new(DEDUPE_REAP, TYPES.split_at(2).0);
 pub static DEAD: Kept = Kept::new(DEAD_REAP, TYPES.split_at(2).0);

@@ -31,27 +31,19 @@ const OVERDUE_ACTIONS: &CStr = c"
      WHERE l.state = 'h' AND l.lease_until <= $1
      GROUP BY m.machine";
 
-// Tombstones, and keys that no sweep has emptied, as in key_reap.
 const REAPABLE_KEYS: &CStr = c"
-    SELECT LEAST(pg_catalog.count(*), $2), min(d.due_at)
+    SELECT pg_catalog.count(*), min(d.due_at)
       FROM (SELECT k.finished_at + k.ttl_us * interval '1 microsecond'
                    + COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS due_at
-              FROM ((SELECT t.finished_at, t.ttl_us, t.scope FROM once.key t WHERE t.reap_stage = '1' AND t.reap_at <= $1
-                      ORDER BY t.reap_at LIMIT $2)
-                    UNION ALL
-                    (SELECT t.finished_at, t.ttl_us, t.scope FROM once.key t WHERE t.reap_stage = '0' AND t.reap_at <= $1
-                      ORDER BY t.reap_at LIMIT $2)) k
-                   LEFT JOIN once.scope s ON s.scope = k.scope) d
-     WHERE d.due_at <= $1";
-
-const EXPIRED_KEYS: &CStr = c"
-    SELECT pg_catalog.count(*), min(d.expires_at)
-      FROM (SELECT k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
-                   COALESCE(s.gone_for_us, $3) * interval '1 microsecond' AS gone_for
               FROM (SELECT t.finished_at, t.ttl_us, t.scope FROM once.key t WHERE t.reap_stage = '0' AND t.reap_at <= $1
                      ORDER BY t.reap_at LIMIT $2) k
                    LEFT JOIN once.scope s ON s.scope = k.scope) d
-     WHERE d.expires_at <= $1 AND d.expires_at + d.gone_for > $1";
+     WHERE d.due_at <= $1";
+
+const LARGE_KEYS: &CStr = c"
+    SELECT pg_catalog.count(*), min(d.reap_at)
+      FROM (SELECT k.reap_at FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at <= $1
+             ORDER BY k.reap_at LIMIT $2) d";
 
 const EXPIRED_MESSAGES: &CStr = c"
     SELECT pg_catalog.count(*), min(d.expires_at)
@@ -80,7 +72,7 @@ const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, INT8OID];
 
 static DUE_ACTION_RELEASE: Kept = Kept::new(OVERDUE_ACTIONS, TYPES);
 static DUE_KEY_REAP: Kept = Kept::new(REAPABLE_KEYS, TYPES);
-static DUE_KEY_TOMBSTONE: Kept = Kept::new(EXPIRED_KEYS, TYPES);
+static DUE_KEY_TOMBSTONE: Kept = Kept::new(LARGE_KEYS, TYPES);
 static DUE_INBOX_REAP: Kept = Kept::new(EXPIRED_MESSAGES, TYPES);
 static DUE_DEDUPE_REAP: Kept = Kept::new(EXPIRED_DEDUPES, TYPES);
 static DUE_DEAD_REAP: Kept = Kept::new(EXPIRED_LETTERS, TYPES);

@@ -55,8 +55,8 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
             Ok(Some(swept))
         }
         Task::KeyAbandon => key_abandon(max),
-        Task::KeyReap => reap::run(&reap::DELETE_TOMBSTONES, max, &[DAY_US]).map(Some),
-        Task::KeyTombstone => reap::run(&reap::EMPTY_EXPIRED_KEYS, max, &[DAY_US]).map(Some),
+        Task::KeyReap => reap::run(&reap::DELETE_KEYS, max, &[DAY_US]).map(Some),
+        Task::KeyTombstone => reap::run(&reap::EMPTY_LARGE_KEYS, max, &[DAY_US]).map(Some),
         Task::OutboxRequeue => requeue::requeue_overdue(max).map(Some),
         Task::InboxReap => reap::run(&reap::INBOX, max, &[]).map(Some),
         Task::DedupeReap => reap::run(&reap::DEDUPE, max, &[]).map(Some),

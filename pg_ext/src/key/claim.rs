@@ -7,11 +7,11 @@
 use super::decide::{self, KeyDecision};
 use super::fingerprint::Request;
 use super::identity::KeyId;
-use super::record::{Advanced, Col, KeyRow, KeyStatus, ORDINARY, PENDING, TABLE, id_datum};
+use super::record::{Advanced, Col, KeyRow, KeyStatus, ORDINARY, PENDING, TABLE, WHOLE, id_datum};
 use super::scope::ScopeOptions;
 use super::step;
 use crate::call::{Call, HOLDER_MAX, KEY_MAX, SCOPE_MAX, shown};
-use crate::clock;
+use crate::clock::{self, DAY_US};
 use crate::counters::{self, ClaimOutcome};
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
@@ -183,13 +183,18 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        row.put_i64(Col::ReapAt, now + ttl);
+        // A gone_for that is lowered later gives the space back within a day, or within a ttl that is longer.
+        let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
+        row.put_i64(
+            Col::ReapAt,
+            now.saturating_add(ttl).saturating_add(gone_for),
+        );
         row.put_i64(Col::TtlUs, ttl);
         row.put_advanced(Advanced::Never);
         row.put_i32(Col::Attempt, 1);
         row.put_i32(Col::AttemptBase, 0);
         row.put_status(KeyStatus::Running);
-        row.put(Col::ReapStage, Some(Datum::from(b'0')));
+        row.put(Col::ReapStage, Some(Datum::from(WHOLE)));
         row.put_emits(false);
         row.put_text(Col::Scope, Some(self.scope));
         row.put_text(Col::Key, Some(self.key));

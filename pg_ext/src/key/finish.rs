@@ -2,7 +2,7 @@
 
 use super::event;
 use super::fence::{FencedKey, KeyChange};
-use super::record::{Col, KeyRow, KeyStatus, ORDINARY, PENDING};
+use super::record::{Col, KeyRow, KeyStatus, PENDING};
 use crate::call::{Call, TEXT_MAX};
 use crate::clock;
 use crate::error::Result;
@@ -27,14 +27,10 @@ impl KeyAnswer {
 
     /// Finishes the row. In the first lease of a key, the ordinary case, this becomes a HOT update.
     pub fn store(&self, row: &mut KeyRow, status: KeyStatus, now: i64) {
-        row.put_status(status);
-        row.put_i64(Col::FinishedAt, now);
         row.put_i32(Col::ResponseCode, self.code);
         row.put(Col::ResponseBody, self.body);
         row.put(Col::ResponseHeaders, self.headers);
-        if row.is_pending() {
-            row.put_look(ORDINARY, now);
-        }
+        row.put_finished(status, now);
     }
 
     /// The row holds exactly this answer.

@@ -1,7 +1,7 @@
 //! One row of `once.key`, with names for its columns, in the order of `sql/key.sql`.
 
 use super::identity::KeyId;
-use crate::call::varlena;
+use crate::call::{varlena, varlena_size};
 use crate::error::Result;
 use crate::row;
 use crate::table::{self, Name, Scan, ScanKey, Snapshot, Table};
@@ -22,6 +22,15 @@ pub const ORDINARY: u8 = b'0';
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked. A take defers
 /// a key that the options park.
 pub const PENDING: u8 = b'1';
+
+/// Reap stage of most keys: key_reap deletes the row when ttl and gone_for are over, and reap_at is the earliest time
+/// of that.
+pub const WHOLE: u8 = b'0';
+/// Reap stage of a key that was finished with more than LARGE bytes: key_tombstone empties it at reap_at, its expiry.
+const TO_EMPTY: u8 = b'1';
+/// A version of a row as large does not fit into the room that `fillfactor` leaves on its page. So its write needs new
+/// index entries anyway.
+const LARGE: usize = 800;
 
 /// Column numbers, from 1.
 #[derive(Clone, Copy)]
@@ -159,6 +168,26 @@ impl KeyRow {
 
     pub fn put_emits(&mut self, emits: bool) {
         self.put(Col::Emits, Some(Datum::from(emits)));
+    }
+
+    /// Called with the answer in place.
+    pub fn put_finished(&mut self, status: KeyStatus, now: i64) {
+        self.put_status(status);
+        self.put_i64(Col::FinishedAt, now);
+        if self.is_pending() {
+            self.put_look(ORDINARY, now);
+        }
+        let contents = [
+            Col::State,
+            Col::Request,
+            Col::ResponseBody,
+            Col::ResponseHeaders,
+        ];
+        let sizes = contents.into_iter().filter_map(|col| self.raw(col));
+        if sizes.map(varlena_size).sum::<usize>() > LARGE {
+            self.put(Col::ReapStage, Some(Datum::from(TO_EMPTY)));
+            self.put_i64(Col::ReapAt, self.expires_at());
+        }
     }
 
     /// The value as of now; the stored one is as of the transaction that wrote the row. A later write of the row, such

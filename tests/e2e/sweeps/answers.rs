@@ -2,7 +2,7 @@
 
 use crate::bounds::rows_read;
 use crate::playground::Playground;
-use crate::{counts, drain, finish, reap};
+use crate::{LARGE, SMALL, counts, drain, finish, reap};
 
 #[tokio::test]
 async fn a_key_that_finishes_late_keeps_its_answer_for_its_whole_ttl() {
@@ -84,7 +84,8 @@ async fn a_gone_for_that_is_lowered_counts_at_once_and_gives_the_space_back_with
     play.clock("0").await;
     play.show(r#"select once.scope_set('s', '{"gone_for": "10 years"}')"#)
         .await;
-    finish(&play, "k", 10, "'1 h'").await;
+    finish(&play, "k", 10, "'1 h'", LARGE).await;
+    finish(&play, "l", 10, "'1 h'", SMALL).await;
     play.clock("2 h").await;
     assert_eq!(drain(&play, 100).await, 10);
     assert_eq!(play.claim("k1", ", '1'").await, "gone");
@@ -102,7 +103,7 @@ async fn a_gone_for_that_is_lowered_counts_at_once_and_gives_the_space_back_with
 async fn a_gone_for_that_is_raised_keeps_tombstones_out_of_the_way_of_others() {
     let play = Playground::open().await;
     play.clock("0").await;
-    finish(&play, "k", 30, "'1 h'").await;
+    finish(&play, "k", 30, "'1 h'", LARGE).await;
     play.show(
         "do $$ declare t bigint; begin
             select token into t from once.key_claim('other', 'k', ttl => '1 h');
@@ -111,7 +112,7 @@ async fn a_gone_for_that_is_raised_keeps_tombstones_out_of_the_way_of_others() {
     )
     .await;
     play.clock("2 h").await;
-    assert_eq!(drain(&play, 100).await, 31);
+    assert_eq!(drain(&play, 100).await, 30);
     play.show(r#"select once.scope_set('s', '{"gone_for": "10 years"}')"#)
         .await;
     play.clock("3 days").await;
@@ -131,7 +132,8 @@ async fn a_sweep_with_an_old_snapshot_reaps_nothing_that_a_raised_gone_for_keeps
         play.clock("0").await;
         play.show(r#"select once.scope_set('s', '{"gone_for": "1 h"}')"#)
             .await;
-        finish(&play, "k", 3, "'1 h'").await;
+        finish(&play, "k", 3, "'1 h'", LARGE).await;
+        finish(&play, "l", 3, "'1 h'", SMALL).await;
         play.clock("3 h").await;
         for emptied in [false, true] {
             if emptied {
@@ -164,7 +166,7 @@ async fn a_sweep_with_an_old_snapshot_reaps_nothing_that_a_raised_gone_for_keeps
 async fn unfinished_rows_among_the_tombstones_keep_nothing_waiting_and_no_sweep_busy() {
     let play = Playground::directly("CALL goes by the settings of its session").await;
     play.clock("0").await;
-    finish(&play, "k", 10, "'1 h'").await;
+    finish(&play, "k", 10, "'1 h'", LARGE).await;
     play.clock("2 h").await;
     assert_eq!(drain(&play, 100).await, 10);
     play.show(
@@ -185,7 +187,7 @@ async fn with_gone_for_0_an_expired_key_is_new_at_once_swept_or_not() {
     play.clock("0").await;
     play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
         .await;
-    finish(&play, "k", 6, "'1 h'").await;
+    finish(&play, "k", 6, "'1 h'", SMALL).await;
     play.clock("61 min").await;
     let first = "select outcome, attempt from once.key_claim('s', 'KEY', '2')";
     assert_eq!(play.show(&first.replace("KEY", "k1")).await, "claimed|1");
@@ -203,8 +205,8 @@ async fn claims_during_an_open_sweep_answer_as_before_it() {
         session.show("set lock_timeout = '1ms'").await;
     }
     play.clock("0").await;
-    finish(&play, "k", 3, "'1 h'").await;
-    finish(&play, "live", 1, "'1 year'").await;
+    finish(&play, "k", 3, "'1 h'", LARGE).await;
+    finish(&play, "live", 1, "'1 year'", LARGE).await;
     for (clock, sweep, before, after) in [
         ("2 h", "key_tombstone", "gone", "gone"),
         ("2 days", "key_reap", "in_progress", "claimed"),

@@ -12,14 +12,19 @@ mod unfinished;
 use pg_once_tests::{history, playground, waiting};
 use playground::Playground;
 
-/// Finishes so many keys named `prefix1`, `prefix2`, ... with one step each.
-async fn finish(play: &Playground, prefix: &str, count: usize, ttl: &str) {
+/// An answer that key_tombstone empties.
+const LARGE: &str = "to_json(repeat('x', 900))";
+/// One that stays until key_reap deletes its row.
+const SMALL: &str = r#"'"ok"'"#;
+
+/// Finishes so many keys named `prefix1`, `prefix2`, ... with one step each, and with this answer.
+async fn finish(play: &Playground, prefix: &str, count: usize, ttl: &str, answer: &str) {
     let sql = format!(
         "do $$ declare t bigint; begin
             for i in 1 .. {count} loop
                 select token into t from once.key_claim('s', '{prefix}' || i, '1', ttl => {ttl});
                 perform once.key_step('s', '{prefix}' || i, t, 'pay');
-                perform once.key_complete('s', '{prefix}' || i, t, 200, '\"ok\"');
+                perform once.key_complete('s', '{prefix}' || i, t, 200, {answer});
             end loop;
          end $$"
     );

@@ -4,7 +4,7 @@
 
 use crate::playground::Playground;
 use crate::waiting::Waiting;
-use crate::{counts, finish, reap, tombstone};
+use crate::{LARGE, SMALL, counts, finish, reap, tombstone};
 
 /// What the sweep says while that happens to one of two keys, and what is there then.
 async fn claimed_meanwhile(task: &str, max: u32) -> (Playground, String) {
@@ -13,7 +13,11 @@ async fn claimed_meanwhile(task: &str, max: u32) -> (Playground, String) {
     play.show(r#"select once.scope_set('s', '{"gone_for": "0"}')"#)
         .await;
     play.clock("0").await;
-    finish(&play, "k", 2, "'1 h'").await;
+    let answer = match task {
+        "key_reap" => SMALL,
+        _ => LARGE,
+    };
+    finish(&play, "k", 2, "'1 h'", answer).await;
     holder.clock("2 h").await;
     sweeper.clock("1 day").await;
     holder
@@ -22,13 +26,13 @@ async fn claimed_meanwhile(task: &str, max: u32) -> (Playground, String) {
     let call = format!("select done, failed, more from once.sweep({max}, '{task}')");
     let sweeping = Waiting::begin(&play, sweeper, &call).await;
     holder
-        .show(
+        .show(&format!(
             "do $$ declare t bigint; begin
                 select token into t from once.key_claim('s', 'k1', '2', ttl => '1 h');
                 perform once.key_step('s', 'k1', t, 'late');
-                perform once.key_complete('s', 'k1', t, 200);
+                perform once.key_complete('s', 'k1', t, 200, {answer});
              end $$; commit",
-        )
+        ))
         .await;
     let (sweeper, answer) = sweeping.end().await;
     (sweeper, answer.unwrap())
