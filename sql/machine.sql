@@ -110,9 +110,9 @@ Errors: ON004.$$;
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
-$$Puts triggers on the machine's table and its items, or takes them off. They refuse with ON002, for every client.
+$$Puts triggers on the machine's table and its items, or takes them off. They refuse with ON002:
 On the table: an undeclared move; one into or out of a claim state without its lease; an INSERT that is claimed, cancelled or flagged; a change of the flag, or of the id of a claimed or cancelled row; a DELETE during a teardown.
-On the items: setting the marker; a change of a marked item; its DELETE before the row is cancelled; an undecided item of a cancelled row.
+On the items: setting the marker; another marker, amount or row of a marked item; its DELETE before the row is cancelled; an undecided item of a cancelled row.
 Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the whole transaction again.$$;
 
 -- The triggers' function; the machine's name is its argument. Not for calling.

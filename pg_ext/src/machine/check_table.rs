@@ -150,7 +150,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// The guard is a BEFORE trigger, so it does not see the new value of a generated column.
+    /// A guard that fires before the write (of items, of partitions) does not see the new value of a generated column.
     pub fn is_seen_by_the_guard(&self) {
         if self.column.computed {
             let name = self.name();
