@@ -118,8 +118,7 @@ async fn check(database: &Database, keys: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes `keys` keys that were finished, emptied by their ttl and are past gone_for: what
-/// the sweep task key_reap deletes.
+/// Makes `keys` finished keys that are past ttl and gone_for: what the sweep task key_reap deletes.
 pub async fn remake_expired(database: &Database, keys: u64) -> Result<()> {
     let client = &database.client;
     client.batch_execute("TRUNCATE once.key").await?;
@@ -128,13 +127,7 @@ pub async fn remake_expired(database: &Database, keys: u64) -> Result<()> {
         .await
         .context("the template key")?;
     let past = "t.COLUMN - interval '1000 days'";
-    let tombstone = [
-        ("status", "'g'"),
-        ("reap_stage", "'1'"),
-        ("response_code", "NULL"),
-        ("response_body", "NULL"),
-    ];
-    fill(database, IDS[0].0, IDS[0].1, keys, past, &tombstone).await?;
+    fill(database, IDS[0].0, IDS[0].1, keys, past, &[]).await?;
     client.batch_execute("VACUUM ANALYZE once.key").await?;
     Ok(())
 }
@@ -155,17 +148,13 @@ pub async fn remake_finished(database: &Database, keys: u64) -> Result<()> {
 
 /// Adds keys that the sweep task key_reap deletes until there are `keys` of them; each round gives them new names.
 pub async fn fill_up_expired(database: &Database, keys: u64, round: u32) -> Result<()> {
-    let there = "SELECT count(*) FROM once.key WHERE reap_stage = '1' AND reap_at < now()";
+    let there = "SELECT count(*) FROM once.key WHERE reap_at < now()";
     let missing = keys.saturating_sub(u64::try_from(database.number(there).await?)?);
     let key = format!("'expired {round} ' || i");
     let id = format!(
         "substr(encode(sha256(t.scope::bytea || '\\x00'::bytea || ({key})::bytea), 'hex'), 1, 32)::uuid"
     );
     let others = [
-        ("status", "'g'"),
-        ("reap_stage", "'1'"),
-        ("response_code", "NULL"),
-        ("response_body", "NULL"),
         ("key", &key),
         ("id", &id),
     ];
