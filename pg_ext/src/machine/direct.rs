@@ -1,5 +1,5 @@
-//! A move on a plain table, made without the executor at half the cost: an UPDATE of status and version of one row,
-//! which is found by the index of its id.
+//! A move on a plain table, made without the executor at half the cost: an UPDATE of status, version and the patch's
+//! columns of one row, which is found by the index of its id.
 //!
 //! Invariant: it does exactly what the statement of `transition` would do. It begins only where no trigger, rule or
 //! policy of the table can take part (see [`PlainTable::of_machine`]). The machine's guard is not called, because it
@@ -11,7 +11,9 @@ use super::definition::Definition;
 use super::id::RowId;
 use super::model::Machine;
 use super::moves::Move;
+use super::patch::Patch;
 use super::relation::UserColumn;
+use super::scalar::ScalarInput;
 use crate::call::{from_utf8, shown, varlena};
 use crate::error::Result;
 use crate::row;
@@ -45,6 +47,15 @@ struct PlainTable {
     guarded: bool,
     /// It has foreign keys of its own.
     references: bool,
+    patched: Vec<Patched>,
+}
+
+/// A column that a patch sets.
+struct Patched {
+    number: usize,
+    /// The member's name, as a text.
+    name: Vec<u8>,
+    input: ScalarInput,
 }
 
 /// The row that one call moves, and the status that it gets.
@@ -53,6 +64,8 @@ pub struct DirectMove<'a> {
     pub id: &'a RowId,
     pub to: &'a [u8],
     pub at_version: Option<Datum>,
+    /// As jsonb; its members are the columns for which the move was made.
+    pub patch: Option<Datum>,
 }
 
 /// A move that was made.
@@ -64,7 +77,12 @@ pub struct DirectlyMoved {
 
 impl Direct {
     /// None: these moves have conditions, or the guard would look at them, or the table is not plain.
-    pub fn for_moves(machine: &Machine, to: &str, moves: &[Move]) -> Result<Option<Direct>> {
+    pub fn for_moves(
+        machine: &Machine,
+        to: &str,
+        moves: &[Move],
+        patch: &Patch,
+    ) -> Result<Option<Direct>> {
         let definition = &machine.definition;
         let from: Vec<&str> = moves.iter().flat_map(|m| m.from.iter().copied()).collect();
         let conditional = moves.iter().any(|m| m.when.is_some());
@@ -75,7 +93,7 @@ impl Direct {
             return Ok(None);
         }
         let from = from.iter().map(|f| from_utf8(f).into_owned()).collect();
-        Ok(PlainTable::of_machine(machine).map(|ground| Direct { from, ground }))
+        Ok(PlainTable::of_machine(machine, patch).map(|ground| Direct { from, ground }))
     }
 
     /// The status before the move and the version after it. None: nothing was done.
@@ -111,7 +129,7 @@ impl Direct {
         if !self.may_move(&slot, row.at_version) || (ground.references && slot.is_ours()) {
             return Ok(None);
         }
-        let Some((values, version)) = ground.written(&table, &slot, row.to) else {
+        let Some((values, version)) = ground.written(&table, &slot, row) else {
             return Ok(None);
         };
         // If the table has a guard, a locked row is left to the statement: the guard judges after its wait.
@@ -159,8 +177,8 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 impl PlainTable {
     /// None: the table is not plain. A plain table is an ordinary heap table, no partition or parent, with a text,
     /// varchar or enum as status. It has no rules, row security, generated columns or triggers, except this machine's
-    /// guard and the triggers of foreign keys over other columns than the written ones.
-    fn of_machine(machine: &Machine) -> Option<PlainTable> {
+    /// guard and the triggers of foreign keys over other columns than the written ones. The patch's columns are scalars.
+    fn of_machine(machine: &Machine, patch: &Patch) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
         let labels = StatusLabels::of_type(status.type_oid)?;
@@ -177,7 +195,15 @@ impl PlainTable {
         let written: Vec<i16> = [Some(status.number), version.as_ref().map(|v| v.number)]
             .into_iter()
             .flatten()
+            .chain(patch.columns.iter().map(|c| c.number))
             .collect();
+        let patched = |column: &UserColumn| {
+            Some(Patched {
+                number: column.number as usize,
+                name: from_utf8(&column.plain).into_owned(),
+                input: ScalarInput::of_column(&table, column.number, column.type_oid)?,
+            })
+        };
         let name = from_utf8(machine.name());
         let triggers = table.plain(&written, |trigger| is_guard(trigger, &name))?;
         let (index, equal, collation) = table.unique_index_on(shape.id.number)?;
@@ -194,21 +220,33 @@ impl PlainTable {
             dropped: table.dropped_columns(),
             guarded: triggers == Triggers::Known,
             references: table.has_references(),
+            patched: patch.columns.iter().map(patched).collect::<Option<_>>()?,
         })
     }
 
-    /// All columns of the new row, and its version. None: there is no next version, or no such enum label any more.
+    /// All columns of the new row, and its version. None: there is no next version, or no such enum label any more, or
+    /// a NULL for a column that is NOT NULL.
     fn written(
         &self,
         table: &Table,
         slot: &Slot,
-        to: &[u8],
+        row: &DirectMove,
     ) -> Option<(Vec<Option<Datum>>, Option<Datum>)> {
         let mut values: Vec<_> = (1..=table.columns()).map(|i| slot.column(i)).collect();
         for dropped in &self.dropped {
             values[dropped - 1] = None;
         }
-        values[self.status - 1] = Some(self.labels.write(to)?);
+        values[self.status - 1] = Some(self.labels.write(row.to)?);
+        if let Some(patch) = row.patch {
+            for Patched {
+                number,
+                name,
+                input,
+            } in &self.patched
+            {
+                values[number - 1] = input.member(patch, name)?;
+            }
+        }
         let Some(column) = self.version else {
             return Some((values, None));
         };

@@ -29,6 +29,7 @@ mod qualify;
 pub mod read;
 pub mod relation;
 mod rules;
+mod scalar;
 pub mod shape;
 pub mod sql;
 pub mod statement;

@@ -2,6 +2,7 @@
 //! jsonb_populate_record.
 
 use super::model::Machine;
+use super::relation::UserColumn;
 use crate::call::{utf8, varlena};
 use crate::error::{Error, Result};
 use crate::json;
@@ -14,8 +15,8 @@ const HINT: &str =
 pub struct Patch {
     /// As jsonb.
     pub value: Option<Datum>,
-    /// Quoted, in the catalog's spelling, sorted.
-    columns: Vec<String>,
+    /// Sorted by name.
+    pub columns: Vec<UserColumn>,
 }
 
 impl Patch {
@@ -54,11 +55,11 @@ impl Patch {
                 })?;
                 match ours.iter().flatten().any(|c| c.number == column.number) {
                     true => Err(bad(format!("must not set \"{key}\""))),
-                    false => Ok(column.name),
+                    false => Ok(column),
                 }
             })
             .collect::<Result<Vec<_>>>()?;
-        columns.sort();
+        columns.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Patch {
             value: Some(value).filter(|_| !columns.is_empty()),
             columns,
@@ -67,7 +68,12 @@ impl Patch {
 
     /// Part of the key of a statement.
     pub fn key(&self) -> String {
-        self.columns.join(",")
+        self.names().join(",")
+    }
+
+    /// Quoted.
+    fn names(&self) -> Vec<&str> {
+        self.columns.iter().map(|c| c.name.as_str()).collect()
     }
 
     /// The rest of SET, with the patch as parameter `$n`. The row itself is the base of the populated record.
@@ -75,10 +81,11 @@ impl Patch {
         match self.value {
             None => String::new(),
             Some(_) => {
-                let values: Vec<_> = self.columns.iter().map(|c| format!("p.{c}")).collect();
+                let names = self.names();
+                let values: Vec<_> = names.iter().map(|c| format!("p.{c}")).collect();
                 format!(
                     ", ({}) = (SELECT {} FROM pg_catalog.jsonb_populate_record(t.*, ${n}) p)",
-                    self.columns.join(", "),
+                    names.join(", "),
                     values.join(", ")
                 )
             }

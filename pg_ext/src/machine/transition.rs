@@ -126,10 +126,11 @@ impl MoveWish<'_> {
         })
     }
 
-    fn direct(&self, machine: &Machine) -> Result<Option<Rc<Direct>>> {
-        machine.direct(self.key("", ""), || {
+    fn direct(&self, machine: &Machine, patch: &Patch) -> Result<Option<Rc<Direct>>> {
+        machine.direct(self.key("", &patch.key()), || {
             let wanted = self.wanted()?;
-            Direct::for_moves(machine, &wanted.to, &wanted.moves(&machine.definition)?)
+            let moves = wanted.moves(&machine.definition)?;
+            Direct::for_moves(machine, &wanted.to, &moves, patch)
         })
     }
 
@@ -156,13 +157,13 @@ impl MoveWish<'_> {
     ) -> Result<Answer> {
         let writable = table::is_writable();
         if writable
-            && patch.value.is_none()
-            && let Some(direct) = self.direct(machine)?
+            && let Some(direct) = self.direct(machine, patch)?
             && let Some(moved) = direct.make(&direct::DirectMove {
                 machine,
                 id,
                 to: self.to,
                 at_version: version,
+                patch: patch.value,
             })?
         {
             self.follow(machine, id, &moved.from)?;

@@ -16,6 +16,15 @@ pub enum Triggers {
     Known,
 }
 
+/// What a written value of a column must obey.
+pub struct ColumnRules {
+    pub not_null: bool,
+    /// GENERATED ALWAYS AS IDENTITY.
+    pub is_identity_always: bool,
+    /// Length, or precision and scale; -1: none.
+    pub modifier: i32,
+}
+
 impl Table {
     /// Opens one of the user's tables for writing, as a statement would. None: it is gone.
     pub fn of_user(oid: Oid) -> Option<Table> {
@@ -169,6 +178,25 @@ impl Table {
             own.iter().any(|number| columns.contains(number)) || matches_in_full(key.conoid)
         };
         columns.iter().any(in_index) || self.references().iter().any(referring)
+    }
+
+    /// None: there is no such column.
+    pub fn column_rules(&self, number: i16) -> Option<ColumnRules> {
+        // SAFETY: looks into the system cache; the tuple is a row of pg_attribute until it is released.
+        unsafe {
+            let tuple = pg_sys::SearchSysCacheAttNum((*self.rel).rd_id, number);
+            if tuple.is_null() {
+                return None;
+            }
+            let form: *const pg_sys::FormData_pg_attribute = pg_sys::GETSTRUCT(tuple).cast();
+            let rules = ColumnRules {
+                not_null: (*form).attnotnull,
+                is_identity_always: (*form).attidentity as u8 == pg_sys::ATTRIBUTE_IDENTITY_ALWAYS,
+                modifier: (*form).atttypmod,
+            };
+            pg_sys::ReleaseSysCache(tuple);
+            Some(rules)
+        }
     }
 
     pub fn dropped_columns(&self) -> Vec<usize> {

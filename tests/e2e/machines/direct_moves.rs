@@ -12,7 +12,7 @@ use pg_once_tests::script::rows;
 
 const GUARD: &str = "select once.machine_guard('job', true)";
 /// It never fires.
-const BY_STATEMENT: &str = "
+pub const BY_STATEMENT: &str = "
 create function rest() returns trigger language plpgsql as 'begin return null; end';
 create trigger rest after update of note on job for each row execute function rest()";
 
@@ -20,7 +20,7 @@ create trigger rest after update of note on job for each row execute function re
 const WAYS: [&str; 3] = ["select 1", GUARD, BY_STATEMENT];
 
 /// Indexes that the transaction has locked for writing.
-const WRITTEN_INDEXES: &str = "
+pub const WRITTEN_INDEXES: &str = "
 select count(*) from pg_locks where pid = pg_backend_pid() and mode = 'RowExclusiveLock'
    and relation in (select indexrelid from pg_index where indrelid = 'job'::regclass)";
 

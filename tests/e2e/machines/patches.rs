@@ -1,5 +1,7 @@
 //! The patch of a move: other columns of the row, by the catalog's names and with their own types.
 
+use crate::direct_moves::{BY_STATEMENT, WRITTEN_INDEXES};
+use crate::plain_tables::altered;
 use crate::world::{finish, job, jobs, moves, token, transition, world};
 
 fn patch(json: &str) -> String {
@@ -218,4 +220,54 @@ async fn a_finish_takes_a_patch_under_the_same_rules() {
     play.ask("select note, doc, status from job")
         .is("result|[1.50]|done")
         .await;
+}
+
+/// As in direct_moves: a statement locks the table's indexes for writing.
+#[tokio::test]
+async fn a_patch_of_scalars_goes_without_a_statement_and_sets_the_same() {
+    let identity = "alter table job add born bigint generated always as identity";
+    let plain = altered(identity).await;
+    let other = altered(&format!("{identity}; {BY_STATEMENT}")).await;
+    for (json, is_direct) in [
+        (
+            r#"{"note": "x", "n": 7, "short": "abc", "amount": 1.50e2, "at": "2030-01-01T00:00:00Z"}"#,
+            true,
+        ),
+        (
+            r#"{"note": {"b": 1.00, "a": [true, "\u00e9"]}, "n": "8"}"#,
+            true,
+        ),
+        (r#"{"note": false}"#, true),
+        (r#"{"note": null, "short": null}"#, true),
+        (r#"{"note": "first", "note": "last"}"#, true),
+        (r#"{"short": "abcdef"}"#, false),
+        (r#"{"n": null}"#, false),
+        (r#"{"born": 1}"#, false),
+        (r#"{"note": "x", "doc": {"a": 1}}"#, false),
+        (r#"{"list": [1, null]}"#, false),
+    ] {
+        let mut seen = Vec::new();
+        for play in [&plain, &other] {
+            let mut locked = String::new();
+            let mut row = Err(String::new());
+            // Another test may have the server forget all tables meanwhile.
+            for _ in 0..3 {
+                play.show("begin").await;
+                row = match play.attempt(&transition("5", "new", &patch(json))).await {
+                    Ok(_) => Ok(play.show("select * from job where id = 5").await),
+                    Err(refusal) => Err(refusal.code),
+                };
+                if row.is_ok() {
+                    locked = play.show(WRITTEN_INDEXES).await;
+                }
+                play.show("rollback").await;
+                if locked == "0" {
+                    break;
+                }
+            }
+            seen.push((row, locked == "0"));
+        }
+        assert_eq!(seen[0].0, seen[1].0, "{json}");
+        assert_eq!((seen[0].1, seen[1].1), (is_direct, false), "{json}");
+    }
 }
