@@ -154,10 +154,7 @@ pub async fn fill_up_expired(database: &Database, keys: u64, round: u32) -> Resu
     let id = format!(
         "substr(encode(sha256(t.scope::bytea || '\\x00'::bytea || ({key})::bytea), 'hex'), 1, 32)::uuid"
     );
-    let others = [
-        ("key", &key),
-        ("id", &id),
-    ];
+    let others = [("key", key.as_str()), ("id", id.as_str())];
     let past = "t.COLUMN - interval '1000 days'";
     if missing > 0 {
         fill(database, IDS[0].0, IDS[0].1, missing, past, &others).await?;

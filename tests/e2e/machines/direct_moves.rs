@@ -1,7 +1,7 @@
 //! A move that goes without a statement answers, waits, fails and counts as the statement does.
 //!
 //! Each test does the same on a plain table, on one with the machine's guard, and on one that is not plain,
-//! and expects the same. That a move went without a statement is seen by its locks: a statement locks the
+//! and expects the same. That a move went without a statement is seen by its locks: the planner locks the
 //! table's indexes for writing.
 
 use crate::plain_tables::altered;
@@ -43,8 +43,9 @@ async fn goes_direct(play: &Playground) -> bool {
     false
 }
 
-/// A move of job 5 goes without a statement.
+/// A move of job 5 goes without a statement. A kept plan would lock no index.
 async fn is_direct(play: &Playground) -> bool {
+    play.show("discard plans").await;
     play.show("begin").await;
     assert_eq!(moves(play, "5", "new", "").await, "t|new|1|~");
     let locked = play.show(WRITTEN_INDEXES).await;

@@ -222,7 +222,7 @@ async fn a_finish_takes_a_patch_under_the_same_rules() {
         .await;
 }
 
-/// As in direct_moves: a statement locks the table's indexes for writing.
+/// As in direct_moves: the planner locks the table's indexes for writing.
 #[tokio::test]
 async fn a_patch_of_scalars_goes_without_a_statement_and_sets_the_same() {
     let identity = "alter table job add born bigint generated always as identity";
@@ -252,6 +252,7 @@ async fn a_patch_of_scalars_goes_without_a_statement_and_sets_the_same() {
             let mut row = Err(String::new());
             // Another test may have the server forget all tables meanwhile.
             for _ in 0..3 {
+                play.show("discard plans").await;
                 play.show("begin").await;
                 row = match play.attempt(&transition("5", "new", &patch(json))).await {
                     Ok(_) => Ok(play.show("select * from job where id = 5").await),
