@@ -41,25 +41,28 @@ const KEY_REAP: &CStr = c"
     reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM looked WHERE is_due)) RETURNING 1)
     SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2 FROM reaped";
 
+// over: keys whose gone_for is over, too, are deleted instead.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
-        SELECT k.id, k.ctid FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at <= $1
+        SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
+               COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
+               * interval '1 microsecond' AS gone_for
+          FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at <= $1
          ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
     due AS MATERIALIZED (
-        SELECT l.id FROM locked l WHERE (SELECT true FROM once.key v WHERE v.ctid = l.ctid)),
+        SELECT l.id, l.expires_at + l.gone_for <= $1 IS TRUE AS is_over,
+               LEAST(l.expires_at + l.gone_for, $1 + GREATEST(interval '1 day', $1 - l.expires_at)) AS later_at
+          FROM locked l WHERE (SELECT true FROM once.key v WHERE v.ctid = l.ctid)),
     steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM due))),
+    over AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM due WHERE is_over)) RETURNING 1),
     emptied AS (
         UPDATE once.key k
-           SET status = 'g', reap_stage = '0',
-               reap_at = LEAST(k.finished_at + k.ttl_us * interval '1 microsecond'
-                               + COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
-                               * interval '1 microsecond',
-                               $1 + GREATEST(interval '1 day',
-                                             $1 - (k.finished_at + k.ttl_us * interval '1 microsecond'))),
+           SET status = 'g', reap_stage = '0', reap_at = (SELECT d.later_at FROM due d WHERE d.id = k.id),
                state = NULL, request = NULL, note = NULL, holder = NULL,
                response_code = NULL, response_body = NULL, response_headers = NULL
-         WHERE k.id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
-    SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2 FROM emptied";
+         WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE NOT is_over)) RETURNING 1)
+    SELECT (SELECT pg_catalog.count(*) FROM emptied) + (SELECT pg_catalog.count(*) FROM over),
+           (SELECT pg_catalog.count(*) FROM locked) >= $2";
 
 const INBOX_REAP: &CStr = c"
     WITH due AS MATERIALIZED (
