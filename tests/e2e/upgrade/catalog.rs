@@ -6,104 +6,76 @@ use std::collections::BTreeSet;
 use crate::next::{NEXT, PRESENT, UPDATE, empty, fresh, old, update, version};
 use crate::playground::Playground;
 
-/// What there is to compare: each query gives a line for each thing. (`pg_attver` is a note of some servers' own,
-/// another one in each database.)
-const CATALOG: [(&str, &str); 14] = [
-    (
-        "extension",
-        "select extname, extversion, extrelocatable, extowner::regrole, extnamespace::regnamespace from pg_extension
-          where extname = 'pg_once'",
-    ),
-    (
-        "members",
-        "select pg_describe_object(d.classid, d.objid, d.objsubid) from pg_depend d join pg_extension e on e.oid = d.refobjid
-          where e.extname = 'pg_once' and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e'",
-    ),
-    (
-        "tables to dump",
-        "select c.oid::regclass, c.condition from pg_extension e, unnest(e.extconfig, e.extcondition) c(oid, condition)
-          where e.extname = 'pg_once'",
-    ),
-    (
-        "routines",
-        "select p.oid::regprocedure, p.prokind, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), p.provolatile,
-                p.proparallel, p.proisstrict, p.prosecdef, p.proleakproof, p.proretset, p.prorows, p.procost, p.proconfig, l.lanname,
-                case p.proname when 'incarnation' then '' else p.prosrc end, p.probin, p.prosqlbody is null, p.prosupport, p.proowner::regrole, p.proacl, obj_description(p.oid, 'pg_proc')
-           from pg_proc p join pg_language l on l.oid = p.prolang where p.pronamespace = 'once'::regnamespace",
-    ),
-    (
-        "relations",
-        "select c.relname, c.relkind, c.relpersistence, c.reloptions, t.reloptions, c.reltoastrelid <> 0, a.amname, c.relowner::regrole,
-                c.relacl, c.relrowsecurity, c.relforcerowsecurity, c.relreplident, c.relnatts, c.relchecks, c.relhastriggers, c.relhasrules,
-                c.reltablespace, obj_description(c.oid, 'pg_class')
-           from pg_class c left join pg_class t on t.oid = c.reltoastrelid left join pg_am a on a.oid = c.relam
-          where c.relnamespace = 'once'::regnamespace",
-    ),
-    (
-        "columns",
-        "select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attisdropped, a.attidentity,
-                a.attgenerated, a.attcollation::regcollation, a.attstorage, a.attcompression, nullif(a.attstattarget, -1),
-                (select array_agg(o) from unnest(a.attoptions) o where o not like 'pg_attver=%'),
-                a.attacl, pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum)
-           from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
-                left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
-          where c.relnamespace = 'once'::regnamespace",
-    ),
-    (
-        "constraints",
-        "select conrelid::regclass, conname, contype, convalidated, pg_get_constraintdef(oid), obj_description(oid, 'pg_constraint')
-           from pg_constraint where connamespace = 'once'::regnamespace",
-    ),
-    (
-        "indexes",
-        "select indexrelid::regclass, pg_get_indexdef(indexrelid), indisunique, indisprimary, indisvalid, indisready, indisclustered,
-                indisreplident, indnullsnotdistinct
-           from pg_index i join pg_class c on c.oid = i.indrelid where c.relnamespace = 'once'::regnamespace",
-    ),
-    (
-        "sequences",
-        "select seqrelid::regclass, seqtypid::regtype, seqstart, seqincrement, seqmin, seqmax, seqcache, seqcycle from pg_sequence s
-           join pg_class c on c.oid = s.seqrelid where c.relnamespace = 'once'::regnamespace",
-    ),
-    (
-        "types",
-        "select t.typname, t.typtype, t.typcategory, t.typowner::regrole, t.typacl, obj_description(t.oid, 'pg_type'),
-                (select string_agg(e.enumlabel, ',' order by e.enumsortorder) from pg_enum e where e.enumtypid = t.oid)
-           from pg_type t where t.typnamespace = 'once'::regnamespace",
-    ),
-    (
-        "schema",
-        "select nspowner::regrole, nspacl, obj_description(oid, 'pg_namespace') from pg_namespace where nspname = 'once'",
-    ),
-    (
-        "rights that a dump leaves out",
-        "select pg_describe_object(i.classoid, i.objoid, i.objsubid), i.privtype,
-                (select string_agg(a::text, ',' order by a::text) from unnest(i.initprivs) a)
-           from pg_init_privs i join pg_depend d on d.classid = i.classoid and d.objid = i.objoid and d.deptype = 'e'
-                join pg_extension e on e.oid = d.refobjid and e.extname = 'pg_once' and d.refclassid = 'pg_extension'::regclass",
-    ),
-    (
-        "else",
-        "select 'trigger', tgname::text from pg_trigger t join pg_class c on c.oid = tgrelid where c.relnamespace = 'once'::regnamespace
-         union all select 'rule', pg_get_ruledef(r.oid) from pg_rewrite r join pg_class c on c.oid = ev_class
-          where c.relnamespace = 'once'::regnamespace
-         union all select 'policy', polname::text from pg_policy join pg_class c on c.oid = polrelid
-          where c.relnamespace = 'once'::regnamespace
-         union all select 'statistics', pg_get_statisticsobjdef(s.oid) from pg_statistic_ext s
-          where stxnamespace = 'once'::regnamespace
-         union all select 'operator', oid::regoperator::text from pg_operator where oprnamespace = 'once'::regnamespace
-         union all select 'event trigger', evtname::text from pg_event_trigger",
-    ),
-    (
-        "kinds",
-        "select kind, function_name from once.role_function",
-    ),
-];
+/// What there is to compare: below each name a query, which gives a line for each thing. (`pg_attver` is a note of some
+/// servers' own, another one in each database.)
+const CATALOG: &str = "
+# extension
+select extname, extversion, extrelocatable, extowner::regrole, extnamespace::regnamespace from pg_extension
+ where extname = 'pg_once'
+# members
+select pg_describe_object(d.classid, d.objid, d.objsubid) from pg_depend d join pg_extension e on e.oid = d.refobjid
+ where e.extname = 'pg_once' and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e'
+# tables to dump
+select c.oid::regclass, c.condition from pg_extension e, unnest(e.extconfig, e.extcondition) c(oid, condition)
+ where e.extname = 'pg_once'
+# routines
+select p.oid::regprocedure, p.prokind, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), p.provolatile,
+       p.proparallel, p.proisstrict, p.prosecdef, p.proleakproof, p.proretset, p.prorows, p.procost, p.proconfig, l.lanname,
+       case p.proname when 'incarnation' then '' else p.prosrc end, p.probin, p.prosqlbody is null, p.prosupport, p.proowner::regrole, p.proacl, obj_description(p.oid, 'pg_proc')
+  from pg_proc p join pg_language l on l.oid = p.prolang where p.pronamespace = 'once'::regnamespace
+# relations
+select c.relname, c.relkind, c.relpersistence, c.reloptions, t.reloptions, c.reltoastrelid <> 0, a.amname, c.relowner::regrole,
+       c.relacl, c.relrowsecurity, c.relforcerowsecurity, c.relreplident, c.relnatts, c.relchecks, c.relhastriggers, c.relhasrules,
+       c.reltablespace, obj_description(c.oid, 'pg_class')
+  from pg_class c left join pg_class t on t.oid = c.reltoastrelid left join pg_am a on a.oid = c.relam
+ where c.relnamespace = 'once'::regnamespace
+# columns
+select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attisdropped, a.attidentity,
+       a.attgenerated, a.attcollation::regcollation, a.attstorage, a.attcompression, nullif(a.attstattarget, -1),
+       (select array_agg(o) from unnest(a.attoptions) o where o not like 'pg_attver=%'),
+       a.attacl, pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum)
+  from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+       left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+ where c.relnamespace = 'once'::regnamespace
+# constraints
+select conrelid::regclass, conname, contype, convalidated, pg_get_constraintdef(oid), obj_description(oid, 'pg_constraint')
+  from pg_constraint where connamespace = 'once'::regnamespace
+# indexes
+select indexrelid::regclass, pg_get_indexdef(indexrelid), indisunique, indisprimary, indisvalid, indisready, indisclustered,
+       indisreplident, indnullsnotdistinct
+  from pg_index i join pg_class c on c.oid = i.indrelid where c.relnamespace = 'once'::regnamespace
+# sequences
+select seqrelid::regclass, seqtypid::regtype, seqstart, seqincrement, seqmin, seqmax, seqcache, seqcycle from pg_sequence s
+  join pg_class c on c.oid = s.seqrelid where c.relnamespace = 'once'::regnamespace
+# types
+select t.typname, t.typtype, t.typcategory, t.typowner::regrole, t.typacl, obj_description(t.oid, 'pg_type'),
+       (select string_agg(e.enumlabel, ',' order by e.enumsortorder) from pg_enum e where e.enumtypid = t.oid)
+  from pg_type t where t.typnamespace = 'once'::regnamespace
+# schema
+select nspowner::regrole, nspacl, obj_description(oid, 'pg_namespace') from pg_namespace where nspname = 'once'
+# rights that a dump leaves out
+select pg_describe_object(i.classoid, i.objoid, i.objsubid), i.privtype,
+       (select string_agg(a::text, ',' order by a::text) from unnest(i.initprivs) a)
+  from pg_init_privs i join pg_depend d on d.classid = i.classoid and d.objid = i.objoid and d.deptype = 'e'
+       join pg_extension e on e.oid = d.refobjid and e.extname = 'pg_once' and d.refclassid = 'pg_extension'::regclass
+# else
+select 'trigger', tgname::text from pg_trigger t join pg_class c on c.oid = tgrelid where c.relnamespace = 'once'::regnamespace
+union all select 'rule', pg_get_ruledef(r.oid) from pg_rewrite r join pg_class c on c.oid = ev_class
+ where c.relnamespace = 'once'::regnamespace
+union all select 'policy', polname::text from pg_policy join pg_class c on c.oid = polrelid
+ where c.relnamespace = 'once'::regnamespace
+union all select 'statistics', pg_get_statisticsobjdef(s.oid) from pg_statistic_ext s
+ where stxnamespace = 'once'::regnamespace
+union all select 'operator', oid::regoperator::text from pg_operator where oprnamespace = 'once'::regnamespace
+union all select 'event trigger', evtname::text from pg_event_trigger
+# kinds
+select kind, function_name from once.role_function";
 
 /// Everything that the catalogs say of the extension in this database, line by line.
 async fn catalog(play: &Playground) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    for (what, query) in CATALOG {
+    for part in CATALOG.split("\n# ").skip(1) {
+        let (what, query) = part.split_once('\n').unwrap();
         let lines = play
             .show(&format!("select row_to_json(x)::text from ({query}) x"))
             .await;
