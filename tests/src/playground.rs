@@ -170,6 +170,16 @@ pub struct Refusal {
     pub detail: String,
 }
 
+impl Refusal {
+    /// Asserts the SQLSTATE, words of the message, and that it says what to do next; `what` was refused.
+    #[track_caller]
+    pub fn tells(&self, code: &str, words: &[&str], what: &str) {
+        let told = words.iter().all(|word| self.message.contains(word));
+        let is_right = self.code == code && told && !self.hint.is_empty();
+        assert!(is_right, "{what}: not {code} with {words:?}: {self:?}");
+    }
+}
+
 impl Playground {
     /// A database with the extension that nobody else has, and a session in it.
     pub async fn open() -> Playground {
