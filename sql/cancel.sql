@@ -110,7 +110,7 @@ CREATE FUNCTION once.cancel_confirm(machine text, id text, pass bigint, OUT conf
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
 COMMENT ON FUNCTION once.cancel_confirm(text, text, bigint) IS
 $$Confirms that all artifacts that cancel_items listed after this pass of cancel_refund are deleted. A missing artifact counts as deleted. false: a later refund marked more; list again.
-Errors: ON002 as cancel_refund; 22023 no cancel_refund answered this pass; 42704 no such machine.$$;
+Errors: ON002 as cancel_refund; 22023 cancel_refund never returned this pass; 42704 no such machine.$$;
 
 CREATE FUNCTION once.cancel_confirm(machine text, id "any", pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';

@@ -60,8 +60,8 @@ impl Call {
     /// Argument `i` as its type prints it, for a function that is declared twice: for text and for "any". None for
     /// SQL NULL.
     pub fn printed(&self, i: usize, name: &str) -> Result<Option<&[u8]>> {
-        // SAFETY: flinfo is the running call's. A call without an expression (the protocol's fast path) cannot pass an
-        // "any", so an argument without a type is a text.
+        // SAFETY: flinfo is the running call's. The protocol's fast path has no expression and cannot pass an "any":
+        // InvalidOid means text.
         let of = unsafe { pg_sys::get_fn_expr_argtype((*self.fcinfo).flinfo, i as i32) };
         let value = match self.datum(i) {
             Some(value) if of != pg_sys::TEXTOID && of != pg_sys::InvalidOid => value,
@@ -199,7 +199,7 @@ pub fn varlena_size(datum: Datum) -> usize {
     unsafe { pg_sys::toast_raw_datum_size(datum) }
 }
 
-/// The elements of a text[] without NULLs.
+/// The elements of a text[]; NULLs are dropped.
 pub fn texts<'a>(array: Datum) -> Vec<&'a [u8]> {
     texts_or_null(array).into_iter().flatten().collect()
 }
@@ -289,7 +289,7 @@ fn converted(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// A text in UTF-8 as this database encodes it.
+/// Converts UTF-8 to this database's encoding.
 pub fn from_utf8(text: &str) -> Cow<'_, [u8]> {
     if text.is_ascii() || to_utf8().is_none() {
         return Cow::Borrowed(text.as_bytes());

@@ -103,7 +103,7 @@ pub fn elements(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     is_array.then(|| std::iter::from_fn(next))
 }
 
-/// A json text as jsonb, by the server's own input function: of members with one name the last one counts.
+/// A json text as jsonb, by the server's own input function: of repeated members the last one counts.
 pub fn to_jsonb(json: &[u8]) -> Result<Datum> {
     let broken = || Error::new(Kind::Internal, "a json text that jsonb cannot read");
     let text = CString::new(json).map_err(|_| broken())?;

@@ -210,13 +210,13 @@ async fn transitions_of(
     Ok(case)
 }
 
-/// The same moves with a patch: a statement, whatever the table is.
+/// The same moves with a patch of scalars.
 async fn patched(database: &Database) -> Result<Case> {
     fill(&SIDES_ALIKE, ROWS).make(database).await?;
     let once = script!("transition_patch_once");
     let raw = script!("transition_patch_raw");
     Contest {
-        name: "transition, there and back, with a patch (a statement)",
+        name: "transition, there and back, with a patch",
         among: Among::Rows(ROWS),
         stock: ROWS,
         before_round: Before::Nothing,

@@ -34,6 +34,17 @@ fn blocks(page: &Path, language: &str) -> Vec<String> {
         .collect()
 }
 
+/// What the pages ask of another extension.
+const PGMQ: &str = "create schema pgmq;
+create table pgmq.jobs (msg_id bigint generated always as identity, message jsonb);
+create function pgmq.send(text, jsonb) returns bigint language sql
+    as 'insert into pgmq.jobs (message) values ($2) returning msg_id';
+create function pgmq.read(text, integer, integer) returns setof pgmq.jobs language sql as 'select * from pgmq.jobs';
+create function pgmq.delete(text, msg_id bigint) returns boolean language sql
+    as 'delete from pgmq.jobs j where j.msg_id = $2 returning true';
+insert into pgmq.jobs (message) values ('{\"job\": 7}');
+";
+
 /// Pastes the SQL of pages into psql, in a database of its own. One session: what a block makes, a later one uses.
 async fn pasted(cluster: &Cluster, database: &str, pages: &[PathBuf]) -> String {
     cluster
@@ -51,7 +62,11 @@ async fn pasted(cluster: &Cluster, database: &str, pages: &[PathBuf]) -> String 
     }
     let script = cluster.directory().join(format!("{database}.sql"));
     let blocks = pages.iter().flat_map(|page| blocks(page, "sql"));
-    std::fs::write(&script, blocks.collect::<String>()).unwrap();
+    let mut sql: String = blocks.collect();
+    if sql.contains("pgmq.") {
+        sql.insert_str(0, PGMQ);
+    }
+    std::fs::write(&script, sql).unwrap();
     let arguments = ["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"];
     let (url, script) = (
         cluster.front_url(database).unwrap(),

@@ -61,8 +61,8 @@ db_tests() {
 # `built version profile`: the extension of that profile in the private server.
 built() { part "build ($2) and install, PostgreSQL $1" install_extension "$(private_pg_config "$1")" "$2"; }
 
-# `e2e_tests version [--test name ...]`; with POOLED=1 their sessions go through PgBouncer in transaction mode, but for
-# those that a test says need a session of their own. pg_upgrade begins with the oldest version.
+# `e2e_tests version [--test name ...]`; with POOLED=1 their sessions go through PgBouncer in transaction mode, except
+# where a test asks for a session of its own. pg_upgrade begins with the oldest version.
 e2e_tests() {
     local config
     config=$(private_pg_config "$1")
@@ -73,14 +73,13 @@ e2e_tests() {
 # An example that serves until it is stopped is only compiled here; the demo runs it.
 is_service() { grep -rq 'SignalKind::terminate' "$1"; }
 
-# They mostly wait, too: all at once, each in a database of its own. The first that a reader meets goes the way that
-# `$3` is the address of; the others find their tables by a setting of the session, and what they ask the database
-# themselves is prepared.
+# They mostly wait, so all run at once, each in its own database. quickstart connects to `$3`, perhaps a pooler; the
+# others need a session, for their search_path and prepared statements.
 run_examples() {
     local address=$1 psql=$2 pooled=$3 way example name told running=() failed=0
     told=$(mktemp -d "$STATE/run/XXXXXX")
     for example in client/examples/*; do
-        # What the examples share is none itself.
+        # common/ is no example.
         [ -f "$example" ] || [ -f "$example/main.rs" ] || continue
         name=$(basename "$example" .rs)
         if is_service "$example"; then
@@ -128,7 +127,7 @@ client_tests() {
     # The tests run one of them.
     cargo build --quiet "${BOTH[@]}" --examples
     RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" --test client
-    # The workers there have pools of deadpool. Through a pooler sqlx would need one that knows the names of its statements.
+    # The workers there have pools of deadpool. sqlx needs a pooler that knows named statements.
     [ "${POOLED:-0}" = 1 ] || PG_ONCE_DRIVER=sqlx RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" \
         --test client -- --skip completer:: --skip job:: --skip outbox_worker::
     cargo test --quiet "${BOTH[@]}" --doc

@@ -36,7 +36,7 @@ impl Clerk {
     async fn invoice(&self, id: Uuid, open: ActionTransaction) -> Result<Option<Json>, JobFailure> {
         let made = self.pool.get().await?.query_one(MADE, &[&id]).await?;
         let made: i32 = made.try_get(0)?;
-        // The office registers once for a key: the same if this runs again, another for the next closing.
+        // The office registers once for a key, which stays the same until the next closing.
         let number = self.register(&format!("{id}/{made}")).await?; // once
         open.execute(INVOICE, &[&id, &number]).await?;
         Ok(Some(json!({"invoices": made + 1}).into()))

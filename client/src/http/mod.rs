@@ -2,7 +2,7 @@
 //!
 //! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while it is
 //! in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user;
-//! a replay is always marked as one; `Retry-After` is sent exactly where a retry can help without a verdict.
+//! a replay is always marked as one; `Retry-After` is sent exactly where a retry alone can help.
 
 mod prefer;
 
@@ -194,7 +194,7 @@ impl User {
 /// ```
 ///
 /// # Errors
-/// The 400 to send: the header is missing, empty, malformed, or with the user's name longer than 255 characters.
+/// The 400 to send: the header is missing, empty, malformed, or too long (255 with the user's name).
 pub fn key_of_header(user: &User, value: Option<&str>) -> Result<String, Answer> {
     let value = value
         .ok_or(Answer::problem(

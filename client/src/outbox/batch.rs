@@ -1,7 +1,7 @@
 //! Owns a batch: events that are leased to one worker, and the calls that end them.
 //!
-//! Invariant: each write presents the batch's token. Once another worker has the events it fails
-//! with `ON001`; a write that an earlier transaction has made fails with `ON006`.
+//! Invariant: each write presents the batch's token. It fails with `ON001` once another worker has the
+//! events; a write that an earlier transaction has made fails with `ON006`.
 
 use std::time::{Duration, SystemTime};
 
@@ -187,8 +187,8 @@ impl Batch {
     /// events this call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of them with this token (with `None`: the last events
-    /// that were left); `ON001` if the lease is lost, or one of the events left the batch otherwise.
+    /// `ON006` if an earlier transaction has acked one of them with this token (with `None`: if it has acked
+    /// the batch's last events); `ON001` if the lease is lost, or one of the events left the batch otherwise.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -199,8 +199,7 @@ impl Batch {
     }
 
     /// Marks these events as failed; `None`: all that the batch still holds, but only the first of
-    /// each order key counts an attempt. Later events of their order keys leave the batch with them,
-    /// uncounted.
+    /// each order key counts an attempt. Later events of the same order keys also leave the batch, uncounted.
     ///
     /// Where one is [`dead`](Nacked::dead), a compensation can be emitted in the same transaction.
     ///
@@ -239,7 +238,7 @@ impl Batch {
     }
 
     /// Renews the lease from now, by `lease`, or the take's length, or the subscriber's. Returns
-    /// the time that was granted, which ends with the subscriber's `max_lease_life`.
+    /// the time granted, at most what is left of `max_lease_life`.
     ///
     /// # Errors
     /// `ON006` if this token has ended the batch; `ON001` if the lease is lost.

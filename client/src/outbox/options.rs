@@ -50,7 +50,7 @@ options! {
     SubscriberOptions {
         /// How many attempts may fail before an event is dead.
         max_attempts: i32,
-        /// The longest first wait after a failure; it doubles with each.
+        /// The upper bound of the first wait; each failure doubles it.
         backoff_base: Duration,
         /// The longest wait of all.
         backoff_cap: Duration,
@@ -150,7 +150,7 @@ impl Subscriber {
         self.rows(exec, SUBSCRIBER_DROP, &[]).await.map(drop)
     }
 
-    /// The length of a lease that a take asks for.
+    /// The length of the lease that a take gets.
     pub(crate) async fn granted_lease<E: Executor>(
         &self,
         exec: &E,

@@ -1,5 +1,6 @@
 //! Owns the results of a run: the work's result for the runner, and the runner's for the caller.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use crate::{Claim, Error, Lease, Response};
@@ -45,25 +46,25 @@ pub enum Failure {
 
 impl Failure {
     /// Worth another attempt, at once.
-    pub fn retry(error: impl Into<String>) -> Self {
+    pub fn retry(error: impl Display) -> Self {
         Self::Retry {
-            error: error.into(),
+            error: error.to_string(),
             retry_after: None,
         }
     }
 
     /// Worth another attempt after this time.
-    pub fn retry_after(error: impl Into<String>, after: Duration) -> Self {
+    pub fn retry_after(error: impl Display, after: Duration) -> Self {
         Self::Retry {
-            error: error.into(),
+            error: error.to_string(),
             retry_after: Some(after),
         }
     }
 
     /// The outcome is unknown.
-    pub fn unknown(reason: impl Into<String>) -> Self {
+    pub fn unknown(reason: impl Display) -> Self {
         Self::Unknown {
-            reason: reason.into(),
+            reason: reason.to_string(),
         }
     }
 }

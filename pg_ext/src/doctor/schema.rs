@@ -18,7 +18,7 @@ const INDEXES: &str = "\
 const MISSING: &CStr = c"
     SELECT 'error', pg_catalog.format('index once.%s is missing', n.name),
            'calls that need it fail with 55000 or read whole tables',
-           'Create it as the extension''s script (sql/ of its version) does.'
+           'Copy its CREATE INDEX from the extension''s install script.'
       FROM pg_catalog.unnest($1) n (name)
      WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c
                         WHERE c.relnamespace = 'once'::pg_catalog.regnamespace AND c.relkind = 'i'
@@ -51,7 +51,7 @@ const VERSION: &CStr = c"
                v (sql, library)
      WHERE e.extname = 'pg_once' AND v.sql <> v.library";
 
-// Autovacuum looks once a minute, so ten minutes without it have a reason.
+// Autovacuum looks once a minute, so ten minutes without a vacuum have a reason.
 const BLOAT: &CStr = c"
     SELECT 'warning', pg_catalog.format('table once.%s is full of dead rows', s.relname),
            pg_catalog.format('%s dead rows beside %s live ones; last vacuum: %s', s.n_dead_tup, s.n_live_tup,

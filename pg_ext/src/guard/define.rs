@@ -173,7 +173,7 @@ fn argument(call: &Call, faults: &Faults) -> Result<Value> {
     Ok(json)
 }
 
-/// Adds a fault for each member that an object of the value has more than once.
+/// Adds a fault for each member that is repeated within one object.
 fn note_repeated(path: &str, value: &[u8], faults: &Faults) {
     let mut seen = HashSet::new();
     for (name, value) in Members::of(value).into_iter().flatten() {
@@ -229,13 +229,16 @@ fn ensure_leases_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
         let is_gone = |s: &&String| !s.is_empty() && !new.status_types.contains(s);
         let is_cancelled = |c: &Cancel| !success.is_empty() && *success == c.to;
         let problem = if moved {
-            "another table or column cannot be taken".to_owned()
+            "its table and columns cannot change".to_owned()
         } else if let Some(status) = statuses.iter().find(is_gone) {
             format!("status {} cannot be removed", quoted(status))
         } else if !new.is_claim_state(into) {
             format!("status {} must stay a claim state", quoted(into))
         } else if new.is_terminal(revert) || new.is_claim_state(revert) {
-            format!("status {} must stay one to go on from", quoted(revert))
+            format!(
+                "status {} must not become terminal or a claim state",
+                quoted(revert)
+            )
         } else if new.is_claim_state(success) {
             format!("status {} must not become a claim state", quoted(success))
         } else if new.cancel.as_ref().is_some_and(is_cancelled) {
@@ -289,7 +292,7 @@ fn ensure_teardowns_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
         Some(id) => Err(Error::new(
             Kind::InUse,
             format!(
-                "machine {} is in use: row {} is being cancelled, so its cancel and refund members cannot change",
+                "machine {} is in use: row {} is being cancelled, so the definition's cancel and refund cannot change",
                 quoted(&old.machine),
                 quoted(&id)
             ),

@@ -3,7 +3,7 @@
 //! newest first, in the reverse order in which the steps began.
 //!
 //! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
-//! by another role, and no topic can make that fail. Where all subscribers were dropped meanwhile, the event is
+//! by another role, and the topic must not make that fail. Where all subscribers were dropped meanwhile, the event is
 //! discarded with a WARNING. The column `emits` is false for keys without events, so their end reads no steps.
 
 use super::identity::KeyId;
@@ -133,7 +133,7 @@ fn text<'a>(
 }
 
 /// Emits the events that the steps of a key have registered for this status. The caller has locked the key's row.
-/// Reads the steps as they are committed, because an older snapshot can miss some (a step call only locks that row).
+/// Reads the steps as they are committed, because an older snapshot can miss some: a step call locks the key's row but does not change it.
 pub fn emit_all(id: KeyId, end: KeyStatus) -> Result<()> {
     let (argument, document, place) = match end {
         KeyStatus::Completed => ("on_complete", Col::OnComplete, Col::DoneNo),

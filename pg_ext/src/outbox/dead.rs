@@ -1,6 +1,6 @@
 //! once.dead: `outbox_dead`, `outbox_redrive` and `outbox_discard`.
 //!
-//! A dead letter is a copy of its event, because the segment is truncated without it. A redrive inserts the event into
+//! A dead letter is a copy of its event, because the segment is truncated all the same. A redrive inserts the event into
 //! once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. Among the pending events of
 //! its order_key it stands where its event_id says. So events that are redriven together keep their order, and events
 //! that were delivered meanwhile stay ahead of it.

@@ -37,7 +37,10 @@ async fn each_task_shows_what_it_would_do_and_since_when() {
     // A key is to be deleted from the end of gone_for on, a day after its ttl.
     let ages = "select string_agg(coalesce((oldest > interval '1 day' and oldest < interval '2 days')::text, '~'), ' ')
                   from once.janitor_status() where machine is null";
-    assert_eq!(play.show(ages).await, "true ~ false true true true true ~ ~ ~");
+    assert_eq!(
+        play.show(ages).await,
+        "true ~ false true true true true ~ ~ ~"
+    );
     play.show("begin read only").await;
     assert_eq!(due(&play).await, "5 0 4 2 3 4 7 0 0 0");
     play.show("commit; set default_transaction_isolation = 'serializable'")

@@ -139,7 +139,7 @@ async fn a_held_lease_keeps_its_statuses_its_claim_state_and_its_table() {
     let before = play.show(lease).await;
     play.show("create table other (like job including all)")
         .await;
-    let other = "another table or column cannot be taken";
+    let other = "its table and columns cannot change";
     let cases = [
         (
             r#"/status_types = ["new", "ready", "done", "failed", "cancelled"]

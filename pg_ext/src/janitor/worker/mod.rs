@@ -1,7 +1,7 @@
 //! worker: the background workers, which run the sweep's tasks.
 //!
-//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher, except on a standby, where it waits for
-//! a promotion. The launcher starts a worker for each database of `once.janitor_databases` that is due (schedule.rs).
+//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher; on a standby only after a
+//! promotion. The launcher starts a worker for each database of `once.janitor_databases` that is due (schedule.rs).
 //! The worker runs one pass and ends, so that nothing stays connected to a database. If the extension is not installed
 //! there, the worker does nothing. A worker tells the launcher in shared memory how its pass ended (board.rs).
 //!
