@@ -6,6 +6,7 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
@@ -88,6 +89,14 @@ impl<E: Executor> Executor for &E {
 }
 
 impl<E: Autocommit> Autocommit for &E {}
+
+impl<E: Executor + Send> Executor for Arc<E> {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        (**self).query(sql, args).await
+    }
+}
+
+impl<E: Autocommit + Send> Autocommit for Arc<E> {}
 
 macro_rules! over_tokio_postgres {
     ($($connection:ty),*) => {$(

@@ -49,8 +49,8 @@
 //!
 //! With the feature `sqlx` an `sqlx::PgPool` is an executor, too, and a connection or transaction of sqlx is one
 //! inside `Sqlx`. sqlx names the statements that it prepares and keeps them: behind a pooler in transaction mode
-//! it needs one that knows these names (PgBouncer from 1.21, with `max_prepared_statements`). The completer, the
-//! outbox worker and the runners of jobs and actions take a pool of deadpool.
+//! it needs one that knows these names (PgBouncer from 1.21, with `max_prepared_statements`). The outbox worker and
+//! the runners of jobs and actions take a pool of deadpool.
 //!
 //! # When a future is dropped
 //!
@@ -116,9 +116,9 @@ pub use outbox::{
 };
 pub use retry::Backoff;
 pub use run::{
-    Acted, ActionRunner, ActionTransaction, Complete, Completed, Completer, Completion, Deliver,
-    Delivered, Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner, OutboxWorker,
-    Outcome, Runner, TeardownWorker, TestMode, TornDown, Undelivered, Waker,
+    Acted, ActionRunner, ActionTransaction, Begin, Complete, Completed, Completer, Completion,
+    Deliver, Delivered, Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner,
+    OutboxWorker, Outcome, Runner, TeardownWorker, TestMode, TornDown, Undelivered, Waker,
 };
 pub use shards::Shards;
 #[cfg(feature = "sqlx")]

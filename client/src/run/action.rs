@@ -4,17 +4,11 @@
 //! most once. The runner may be dropped at any await: then the lease expires and a sweep reverts the row.
 
 use std::future::Future;
-use std::ops::Deref;
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
 use std::time::Duration;
-
-use deadpool_postgres::{Client, Pool};
 
 use super::job::JobFailure;
 use super::pace::{Pace, settings};
+use super::test_mode::{ActionTransaction, Begin};
 use super::watch::Watch;
 use crate::{
     Action, ActionClaim, ActionEnd, ActionOptions, Error, Json, Kind, MachineRow, Reason,
@@ -69,17 +63,6 @@ pub enum Acted {
     /// Another holder has the lease, or it could not be kept alive; nothing was written. Delete what the work made
     /// outside the database.
     LeaseLost,
-}
-
-/// The open transaction of an action: a connection to write on. It is committed by the runner, and rolled back
-/// if that does not come to it. A clone is the same transaction, so keep none beyond the work.
-#[derive(Clone, Debug)]
-pub struct ActionTransaction(Arc<Open>);
-
-#[derive(Debug)]
-struct Open {
-    client: Client,
-    ended: AtomicBool,
 }
 
 impl MachineRow {
@@ -153,8 +136,9 @@ impl ActionRunner {
     /// # Errors
     /// Any error of a database that cannot be reached, refuses, or fails for good; the row is released then. For
     /// a requester without a claim state also a commit whose answer was lost: look at the row.
-    pub async fn run<W, F>(self, pool: &Pool, mut work: W) -> Result<Acted, Error>
+    pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
+        P: Begin,
         W: FnMut(Option<Action>, ActionTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
@@ -192,13 +176,14 @@ impl ActionRunner {
     }
 
     /// The work and the finish in one transaction, again and again until the end is known.
-    async fn under_lease<W, F>(
+    async fn under_lease<P, W, F>(
         &self,
-        pool: &Pool,
-        watch: &Watch<'_>,
+        pool: &P,
+        watch: &Watch<'_, P>,
         work: &mut W,
     ) -> Result<ActionEnd, JobFailure>
     where
+        P: Begin,
         W: FnMut(Option<Action>, ActionTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
@@ -213,7 +198,7 @@ impl ActionRunner {
                 if watch.is_cancelling() {
                     return Ok(ActionEnd::Cancelling);
                 }
-                let transaction = ActionTransaction::begin(pool).await?;
+                let transaction = pool.begin().await?;
                 let patch = work(Some(action.clone()), transaction.clone()).await?;
                 let end = action.finish(&*transaction, patch.as_ref()).await?;
                 if end != ActionEnd::Cancelling {
@@ -238,8 +223,9 @@ impl ActionRunner {
     }
 
     /// The work and the move in one transaction, again after a lost race.
-    async fn unclaimed<W, F>(&self, pool: &Pool, work: &mut W) -> Result<Acted, Error>
+    async fn unclaimed<P, W, F>(&self, pool: &P, work: &mut W) -> Result<Acted, Error>
     where
+        P: Begin,
         W: FnMut(Option<Action>, ActionTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
@@ -252,7 +238,7 @@ impl ActionRunner {
         let mut failures = self.pace.backoff.failures();
         loop {
             let attempt = async {
-                let transaction = ActionTransaction::begin(pool).await?;
+                let transaction = pool.begin().await?;
                 step.patch = work(None, transaction.clone()).await?;
                 let moved = self.row.transition(&*transaction, &step).await?;
                 if matches!(moved, Transitioned::Moved { .. }) {
@@ -282,43 +268,6 @@ impl Acted {
                 Reason::Cancelling => Self::Cancelling,
                 _ => Self::Refused { status, version },
             },
-        }
-    }
-}
-
-impl ActionTransaction {
-    async fn begin(pool: &Pool) -> Result<Self, Error> {
-        let open = Open {
-            client: pool.get().await?,
-            ended: AtomicBool::new(false),
-        };
-        open.client.batch_execute("BEGIN").await?;
-        Ok(Self(Arc::new(open)))
-    }
-
-    async fn commit(self) -> Result<(), Error> {
-        self.0.client.batch_execute("COMMIT").await?;
-        self.0.ended.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-impl Deref for ActionTransaction {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        &self.0.client
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        if !*self.ended.get_mut() {
-            // The first poll sends it, before any statement of the connection's next user.
-            let mut rollback = pin!(self.client.batch_execute("ROLLBACK"));
-            let _ = rollback
-                .as_mut()
-                .poll(&mut Context::from_waker(Waker::noop()));
         }
     }
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::{Autocommit, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
-pub use action::{Acted, ActionRunner, ActionTransaction};
+pub use action::{Acted, ActionRunner};
 use attempt::{Attempt, End};
 pub use completer::{Complete, Completed, Completer, Completion};
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
@@ -37,7 +37,7 @@ pub use outcome::{Done, Failure, Outcome};
 use pace::{Pace, settings};
 use polls::Polls;
 pub use teardown_worker::{TeardownWorker, TornDown};
-pub use test_mode::TestMode;
+pub use test_mode::{ActionTransaction, Begin, TestMode};
 pub use waker::Waker;
 
 /// How often the work may run in one [`Runner::run`] if the database fails during it.

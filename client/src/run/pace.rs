@@ -10,7 +10,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use rand::Rng;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep};
@@ -106,8 +105,8 @@ macro_rules! settings {
 pub(super) use settings;
 
 /// The state that the tasks of a worker share.
-pub(super) struct Shared<H> {
-    pub(super) pool: Pool,
+pub(super) struct Shared<E, H> {
+    pub(super) exec: E,
     pub(super) backoff: Backoff,
     pub(super) handler: H,
     /// One for each handler that may run.
@@ -151,14 +150,14 @@ impl Pace {
     }
 
     /// The shared state for this worker's tasks, and the sender that stops them.
-    pub(super) fn share<H>(
+    pub(super) fn share<E: Clone, H>(
         &self,
-        pool: &Pool,
+        exec: &E,
         handler: H,
-    ) -> (watch::Sender<Stage>, Arc<Shared<H>>) {
+    ) -> (watch::Sender<Stage>, Arc<Shared<E, H>>) {
         let (stage, seen) = watch::channel(Stage::Run);
         let shared = Shared {
-            pool: pool.clone(),
+            exec: exec.clone(),
             backoff: self.backoff,
             handler,
             slots: Arc::new(Semaphore::new(self.concurrency)),

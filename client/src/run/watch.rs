@@ -7,18 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use tokio::time::Instant;
 
 use super::heartbeat::{Leased, until_lost};
 use super::job::JobFailure;
 use super::panics::caught;
 use super::storable;
-use crate::{Action, Backoff, Error, Executor, Kind};
+use crate::{Action, Autocommit, Backoff, Error, Executor, Kind};
 
 /// An action, watched.
-pub(super) struct Watch<'a> {
-    pool: &'a Pool,
+pub(super) struct Watch<'a, P> {
+    pool: &'a P,
     backoff: &'a Backoff,
     action: &'a Action,
     /// When the claim was sent.
@@ -27,9 +26,9 @@ pub(super) struct Watch<'a> {
     heard: Mutex<Instant>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a, P: Autocommit> Watch<'a, P> {
     pub(super) fn new(
-        pool: &'a Pool,
+        pool: &'a P,
         backoff: &'a Backoff,
         action: &'a Action,
         since: Instant,
@@ -122,7 +121,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Leased for Watch<'_> {
+impl<P: Autocommit> Leased for Watch<'_, P> {
     fn name(&self) -> String {
         format!("{:?}, step {}", self.action.row(), self.action.step_key())
     }

@@ -63,11 +63,11 @@ async fn abandon(scope: &Scope, keys: &[&str]) {
     }
 }
 
-fn completer(scope: &Scope) -> Completer {
+fn completer(scope: &Scope) -> Completer<Pool> {
     completer_on(scope, &pool())
 }
 
-fn completer_on(scope: &Scope, pool: &Pool) -> Completer {
+fn completer_on(scope: &Scope, pool: &Pool) -> Completer<Pool> {
     let completer = scope.completer(pool).backoff(QUICK);
     completer.poll_every(Duration::from_millis(50))
 }

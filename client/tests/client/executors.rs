@@ -1,10 +1,11 @@
 //! Every call runs on whatever the caller has at hand.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use pg_once::{
-    ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow, Outcome, Response,
-    Sqlx, TestMode, Transition, Transitioned,
+    Abandoned, Acted, ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow,
+    Outcome, Response, Scope, Sqlx, TestMode, Transition, Transitioned, Waker,
 };
 use sqlx::{Connection, Executor as _};
 
@@ -265,4 +266,62 @@ async fn in_test_mode_a_run_leaves_nothing_once_its_transaction_is_rolled_back()
     transaction.rollback().await.unwrap();
     let again = key.claim(&pool, &ClaimOptions::new()).await.unwrap();
     assert!(matches!(again, Claim::Claimed(_)), "{again:?}");
+}
+
+#[tokio::test]
+async fn in_test_mode_an_action_and_a_completer_leave_nothing_either() {
+    let jobs = Jobs::guarded().await;
+    let client = Arc::new(jobs.pool.get().await.unwrap());
+    client.batch_execute("BEGIN").await.unwrap();
+    let test = TestMode(Arc::clone(&client));
+    let run = jobs.job.action("run").requester("worker");
+    let acted = run.run(&test, |_, transaction| async move {
+        let burn = "UPDATE wallet SET points = points - 10";
+        transaction.execute_typed(burn, &[]).await?;
+        Ok(None)
+    });
+    let acted = acted.await.unwrap();
+    assert!(matches!(acted, Acted::Finished { .. }), "{acted:?}");
+
+    let scope = Scope::new(&format!("tests {}", jobs.machine.as_str()));
+    let claim = scope.key("k").claim(&test, &ClaimOptions::new()).await;
+    let Claim::Claimed(lease) = claim.unwrap() else {
+        panic!("a fresh key is claimed")
+    };
+    lease.release(&test, None, None).await.unwrap();
+    let done = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::clone(&done);
+    let handler = move |_: Abandoned| {
+        told.notify_one();
+        async { Ok(Response::new(201).into()) }
+    };
+    let completer = scope.completer(&test).waker(&Waker::new());
+    let completed = completer.run(done.notified(), handler).await.unwrap();
+    assert_eq!(completed.completed, 1);
+
+    client.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(jobs.status().await, "queued");
+    assert_eq!(jobs.points().await, 100);
+    assert!(scope.key("k").get(&jobs.pool).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn in_test_mode_work_that_fails_is_undone_and_the_test_goes_on() {
+    let jobs = Jobs::guarded().await;
+    let client = Arc::new(jobs.pool.get().await.unwrap());
+    client.batch_execute("BEGIN").await.unwrap();
+    let test = TestMode(Arc::clone(&client));
+    let run = jobs.job.action("run").requester("worker");
+    let acted = run.run(&test, |_, transaction| async move {
+        transaction
+            .execute_typed("UPDATE wallet SET points = -1", &[])
+            .await?;
+        Ok(None)
+    });
+    assert_eq!(acted.await.unwrap_err().code(), Some("23514"));
+    let status = "SELECT status::text, (SELECT points FROM wallet) FROM batch_job";
+    let row = client.query_typed_one(status, &[]).await.unwrap();
+    let found: (String, i64) = (row.get(0), row.get(1));
+    assert_eq!(found, ("queued".to_owned(), 100));
+    client.batch_execute("ROLLBACK").await.unwrap();
 }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::Manager;
 use pg_once::{
-    Abandoned, Action, ActionClaim, ActionOptions, Args, Autocommit, Backoff, Batch, Claim,
-    ClaimOptions, Complete, Completion, Deliver, Done, Error, Event, Executor, Failure, Key, Lease,
-    Machine, MachineRow, Row, Scope, Subscriber, Topic, TopicOptions, Undelivered,
+    Abandoned, Action, ActionClaim, ActionOptions, ActionTransaction, Args, Autocommit, Backoff,
+    Batch, Begin, Claim, ClaimOptions, Complete, Completion, Deliver, Done, Error, Event, Executor,
+    Failure, Key, Lease, Machine, MachineRow, Row, Scope, Subscriber, Topic, TopicOptions,
+    Undelivered,
 };
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::sync::Notify;
@@ -87,6 +88,12 @@ impl Executor for Pool {
 }
 
 impl Autocommit for Pool {}
+
+impl Begin for Pool {
+    async fn begin(&self) -> Result<ActionTransaction, Error> {
+        self.own.begin().await
+    }
+}
 
 pub fn over_sqlx() -> bool {
     std::env::var("PG_ONCE_DRIVER").is_ok_and(|driver| driver == "sqlx")

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::pace::{Pace, Shared, settings};
 use super::stage::until_told;
 use super::tasks::Tasks;
-use crate::{Abandoned, Error, Scope};
+use crate::{Abandoned, Autocommit, Error, Scope};
 use request::bring_to_its_end;
 pub use words::{Complete, Completed, Completion};
 
@@ -33,8 +33,8 @@ const POLL_EVERY: Duration = Duration::from_secs(5);
 /// Finishes abandoned requests; made by [`Scope::completer`].
 #[derive(Debug)]
 #[must_use = "a completer does nothing until `run` is called"]
-pub struct Completer {
-    pool: Pool,
+pub struct Completer<E = Pool> {
+    exec: E,
     scope: Scope,
     pace: Pace,
 }
@@ -44,16 +44,16 @@ impl Scope {
     /// grace. Let the scope keep its requests
     /// ([`ScopeOptions::keep_request`](crate::ScopeOptions::keep_request)), or the handler gets only
     /// their keys. The completer takes a pool: its heartbeats need connections beside its other calls.
-    pub fn completer(&self, pool: &Pool) -> Completer {
+    pub fn completer<E: Autocommit + Clone>(&self, pool: &E) -> Completer<E> {
         Completer {
-            pool: pool.clone(),
+            exec: pool.clone(),
             scope: self.clone(),
             pace: Pace::new(CONCURRENCY, POLL_EVERY),
         }
     }
 }
 
-impl Completer {
+impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     settings!(concurrency lease poll_every grace backoff waker);
 
     /// Takes abandoned keys and finishes their requests, until `shutdown` completes.
@@ -113,7 +113,7 @@ impl Completer {
         shutdown: impl Future<Output = ()>,
         handler: H,
     ) -> Result<Completed, Error> {
-        let (stage, shared) = self.pace.share(&self.pool, handler);
+        let (stage, shared) = self.pace.share(&self.exec, handler);
         let mut requests = Tasks::default();
         let taking = self.take_until_told(&shared, &mut requests);
         let taken = until_told(&stage, shutdown, taking).await;
@@ -125,7 +125,7 @@ impl Completer {
     /// pointless.
     async fn take_until_told<H: Complete>(
         &self,
-        shared: &Arc<Shared<H>>,
+        shared: &Arc<Shared<E, H>>,
         requests: &mut Tasks<Completed>,
     ) -> Result<(), Error> {
         let mut intake = self.pace.intake(&self.scope, &shared.stage);
@@ -138,11 +138,11 @@ impl Completer {
             // A fresh holder for each take, so that a repeated take after a lost answer gets the
             // same keys.
             let holder = Uuid::new_v4().to_string();
-            let (pool, lease) = (&self.pool, self.pace.lease);
+            let (exec, lease) = (&self.exec, self.pace.lease);
             let ask = || {
                 let free = (1 + shared.slots.available_permits()).min(LARGEST_TAKE);
                 let free = i32::try_from(free).unwrap_or(i32::MAX);
-                self.scope.take_abandoned(pool, free, lease, Some(&holder))
+                self.scope.take_abandoned(exec, free, lease, Some(&holder))
             };
             let some = |taken: Vec<Abandoned>| (!taken.is_empty()).then_some(taken);
             let Some((since, taken)) = intake.find(ask, some).await? else {

@@ -14,18 +14,22 @@ use super::super::pace::{DEFERRED, jittered};
 use super::super::panics::{apart, tell};
 use super::super::stage::{Stage, reached};
 use super::{Complete, Completed, Completion, Shared};
-use crate::{Abandoned, Error, Lease};
+use crate::{Abandoned, Autocommit, Error, Lease};
 
 /// Works on a request, in its slot.
-pub(super) async fn bring_to_its_end<H: Complete>(
-    shared: Arc<Shared<H>>,
+pub(super) async fn bring_to_its_end<E, H>(
+    shared: Arc<Shared<E, H>>,
     abandoned: Abandoned,
     since: Instant,
     slot: Option<OwnedSemaphorePermit>,
-) -> Completed {
+) -> Completed
+where
+    E: Autocommit + Send + 'static,
+    H: Complete,
+{
     let lease = abandoned.lease.clone();
     let attempt = Attempt {
-        exec: &shared.pool,
+        exec: &shared.exec,
         backoff: &shared.backoff,
         lease: &lease,
         deferred: Some(jittered(DEFERRED.ceiling(failures(&lease)))),
@@ -50,8 +54,8 @@ fn failures(lease: &Lease) -> u32 {
 }
 
 /// Calls the handler; its panic is a failure of this request and nothing else.
-async fn handle<H: Complete>(
-    shared: &Arc<Shared<H>>,
+async fn handle<E: Send + Sync + 'static, H: Complete>(
+    shared: &Arc<Shared<E, H>>,
     abandoned: Abandoned,
 ) -> Result<Done, Failure> {
     let shared = Arc::clone(shared);

@@ -31,7 +31,7 @@ pub(super) struct Items<'a, J: Job> {
     pub(super) pool: &'a Pool,
     pub(super) backoff: &'a Backoff,
     pub(super) check_every: Duration,
-    pub(super) watch: &'a Watch<'a>,
+    pub(super) watch: &'a Watch<'a, Pool>,
     pub(super) job: &'a mut J,
     /// The item whose work may be discarded.
     pub(super) at_hand: &'a mut Option<J::Item>,

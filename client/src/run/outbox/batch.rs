@@ -53,7 +53,11 @@ pub(super) async fn deliver<H: Deliver>(
     drop((send, begun));
 
     let mut settle = Settle::new(&shared, &batch, held);
-    let Shared { pool, backoff, .. } = &*shared;
+    let Shared {
+        exec: pool,
+        backoff,
+        ..
+    } = &*shared;
     {
         let mut settling = pin!(settle.all(verdicts));
         tokio::select! {

@@ -17,13 +17,15 @@ use std::time::Duration;
 use deadpool_postgres::Pool;
 use tokio::sync::mpsc;
 
-use super::pace::{Pace, Shared, settings};
+use super::pace::{self, Pace, settings};
 use super::stage::until_told;
 use super::tasks::Tasks;
 use crate::{Error, Subscriber};
 use batch::deliver;
 pub use delivered::Delivered;
 pub use handler::{Deliver, Undelivered};
+
+type Shared<H> = pace::Shared<Pool, H>;
 
 /// How many handlers run at a time.
 const CONCURRENCY: usize = 8;

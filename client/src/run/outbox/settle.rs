@@ -105,7 +105,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         // A whole batch needs no list.
         let event_ids = (done.len() < self.held).then_some(done);
         let batch = self.batch;
-        self.end(event_ids, |ids| batch.ack(&self.shared.pool, ids))
+        self.end(event_ids, |ids| batch.ack(&self.shared.exec, ids))
             .await?;
         self.counts.delivered += count(done.len());
         Ok(())
@@ -116,7 +116,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
             return Ok(());
         }
         let batch = self.batch;
-        self.end(Some(ids), |ids| batch.nack(&self.shared.pool, ids, options))
+        self.end(Some(ids), |ids| batch.nack(&self.shared.exec, ids, options))
             .await?;
         self.counts.released += count(ids.len());
         Ok(())
@@ -190,7 +190,11 @@ impl<'a, H: Deliver> Settle<'a, H> {
         options: &NackOptions,
         told: &mut Option<Nacked>,
     ) -> Result<Nacked, Stopped> {
-        let Shared { pool, backoff, .. } = self.shared;
+        let Shared {
+            exec: pool,
+            backoff,
+            ..
+        } = self.shared;
         let mut client = backoff.in_time(pool.get()).await.map_err(Stopped::Call)?;
         let ended = self
             .fail_on(&mut client, event, failure, options, told)
