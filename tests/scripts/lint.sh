@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make lint: formatting, clippy, shellcheck and the client's documentation. All of them run; any
-# finding fails. `lint.sh extension`: clippy of the extension alone, for the version that PG_VERSIONS names.
+# finding fails. `lint.sh extension`: clippy of the extension alone, for the version that PG_VERSIONS names; `lint.sh
+# bare`: clippy of the client as it is without its optional features, whose dependencies are others, too.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -30,12 +31,12 @@ format_check() {
 clippy() {
     cargo clippy --version >/dev/null 2>&1 || apt_install rust-web-clippy ||
         die "clippy is missing" "Run: rustup component add clippy" "or: sudo apt-get install rust-web-clippy"
-    cargo clippy --quiet "$@" --all-targets -- -D warnings
+    cargo clippy --quiet "$@" -- -D warnings
 }
 
 clippy_extension() {
     pgrx_env "$CHOSEN" "$CHOSEN_PG_CONFIG"
-    clippy --package pg_once --no-default-features --features "pg$CHOSEN pg_test"
+    clippy --package pg_once --tests --no-default-features --features "pg$CHOSEN pg_test"
 }
 
 shell_check() {
@@ -46,17 +47,20 @@ shell_check() {
     shellcheck -x tests/scripts/*.sh sql/examples/shards/*.sh .ci/run
 }
 
-if [ "${1:-}" = extension ]; then
-    clippy_extension
-    exit
-fi
+case ${1:-} in
+    extension) clippy_extension ;;
+    bare) clippy --package pg-once --lib ;;
+esac
+if [ $# -gt 0 ]; then exit; fi
 check "Formatting (these files differ from what 'cargo fmt --all' makes of them)" format_check
 check "Shell scripts" shell_check
 check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
-check "Clippy: the client and the tests" clippy "${BOTH[@]}"
-check "Clippy: the client without features" cargo clippy --quiet --package pg-once --lib -- -D warnings
+# `--all-targets` would check each program without unit tests twice.
+check "Clippy: the client and the tests" clippy "${BOTH[@]}" --lib --bins --examples --tests
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
-check "The client's documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --package pg-once --all-features --no-deps
+# With an example, the dependencies get the features that clippy has checked them with, and are not checked again.
+check "The client's documentation" env RUSTDOCFLAGS="-D warnings" \
+    cargo doc --quiet --package pg-once --all-features --no-deps --lib --example quickstart
 
 if [ "${#findings[@]}" != 0 ]; then die "findings in:" "${findings[@]}"; fi
 note "no findings"

@@ -2,7 +2,7 @@
 # make test-matrix: the tests on other versions and installations than that of `make test`. Prints a line for each part
 # with its time, and a table at the end. Arguments: the parts wanted (compile core pooler languages pictures
 # package); without any, all of them.
-#   compile    the extension's lints, compiled for the version that no test runs on
+#   compile    lints of the client without features, and of the extension for the version that no test runs on
 #   core       the core of the end-to-end tests: with the release build on 15, and on the versions between
 #   pooler     end-to-end and client tests on the newest version, through PgBouncer in transaction mode
 #   languages  the example programs in Python, Node and Java, killed and raced, on the newest version
@@ -32,6 +32,7 @@ release_ahead() {
 
 compiled() {
     local version=$COMPILED_VERSION
+    part "lints of the client without features" bash tests/scripts/lint.sh bare
     case " ${VERSIONS[*]} " in *" $version "*) return ;; esac
     if need_server "$version"; then
         part "lints of the extension, compiled for PostgreSQL $version" \
