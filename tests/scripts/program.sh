@@ -20,8 +20,8 @@ say "Building and installing the extension into the private PostgreSQL $CHOSEN"
 install_extension "$CHOSEN_PG_CONFIG"
 say "Building the programs"
 cargo build --quiet --profile programs --package pg-once --all-features --examples
-cargo build --quiet --profile programs --package pg-once-tests --bins
+cargo build --quiet --profile programs --package pg-once-programs --bins
 say "Running the $program"
 export PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG
 mkdir -p "$ROOT/target/$program"
-exec cargo run --quiet --profile programs --package pg-once-tests --bin "$program" -- "$@"
+exec cargo run --quiet --profile programs --package pg-once-programs --bin "$program" -- "$@"

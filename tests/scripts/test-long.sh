@@ -36,7 +36,7 @@ bench_of() {
     local out=target/bench/long/$1
     shift
     mkdir -p "$out"
-    PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG cargo run --quiet --profile programs --package pg-once-tests --bin bench -- \
+    PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG cargo run --quiet --profile programs --package pg-once-programs --bin bench -- \
         "$@" --out "$out"
 }
 
