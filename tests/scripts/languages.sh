@@ -173,5 +173,6 @@ language_tests() {
         say "Examples in $language"
         cat "$(cluster_directory languages)/$language.log"
     done
+    cluster_verified "$("$config" --bindir)" || status=1
     return "$status"
 }

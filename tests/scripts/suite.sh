@@ -132,5 +132,6 @@ client_tests() {
         --test client -- --skip job:: --skip outbox_worker::
     cargo test --quiet "${BOTH[@]}" --doc
     run_examples "$address" "$psql" "$way"
+    cluster_verified "$("$config" --bindir)"
 }
 
