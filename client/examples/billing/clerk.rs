@@ -34,7 +34,7 @@ impl Clerk {
 
     /// The invoice commits with the end of the action, or neither does.
     async fn invoice(&self, id: Uuid, open: ActionTransaction) -> Result<Option<Json>, JobFailure> {
-        let made = self.pool.get().await?.query_one(MADE, &[&id]).await?;
+        let made = open.query_one(MADE, &[&id]).await?;
         let made: i32 = made.try_get(0)?;
         // The office registers once for a key, which stays the same until the next closing.
         let number = self.register(&format!("{id}/{made}")).await?; // once
