@@ -95,7 +95,7 @@ async fn what_is_told_of_a_gone_key_does_not_depend_on_the_sweep() {
     .await;
     play.show(&format!("select once.key_park('s', 'k', {token}, 'why')"))
         .await;
-    play.show("select once.key_resolve('s', 'k', 1, 'complete', 200, '1')")
+    play.show("select once.key_resolve('s', 'k', 1, 'complete', 200, to_json(repeat('x', 900)))")
         .await;
     play.clock("2 h").await;
     let mut told = Vec::new();
@@ -104,9 +104,11 @@ async fn what_is_told_of_a_gone_key_does_not_depend_on_the_sweep() {
             play.show("select * from once.key_get('s', 'k')").await,
             play.claim("k", ", '1'").await,
             play.claim("k", ", '2'").await,
-            play.attempt("select once.key_resolve('s', 'k', 1, 'complete', 200, '1')")
-                .await
-                .map_err(|r| r.code),
+            play.attempt(
+                "select once.key_resolve('s', 'k', 1, 'complete', 200, to_json(repeat('x', 900)))",
+            )
+            .await
+            .map_err(|r| r.code),
             play.attempt("select once.key_resolve('s', 'k', 1, 'retry')")
                 .await
                 .map_err(|r| r.code),
