@@ -123,20 +123,28 @@ async fn damaged(client: &Client) -> Option<String> {
     None
 }
 
+const END_SESSIONS: &str =
+    "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = $1";
+
 /// Drops a database while the tests go on: it waits for each backend of the cluster to take note, and a test may have
 /// stopped one.
 fn drop_later(name: String, test: String) {
-    static DROPPED: OnceLock<Sender<(String, String)>> = OnceLock::new();
+    static DROPPED: OnceLock<Sender<(String, String, Sender<()>)>> = OnceLock::new();
     let dropped = DROPPED.get_or_init(|| {
-        let (sender, names) = mpsc::channel::<(String, String)>();
+        let (sender, names) = mpsc::channel::<(String, String, Sender<()>)>();
         thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let admin = cluster().connect("postgres").await.unwrap();
-                for (name, test) in names {
+                for (name, test, checked) in names {
+                    if pages::are_checked() {
+                        // Their locks would be waited for, and the test's thread waits for this one.
+                        admin.execute(END_SESSIONS, &[&name]).await.unwrap();
+                    }
                     if !test.is_empty() {
                         ensure_whole(&name, &test).await;
                     }
+                    drop(checked);
                     let sql = format!("drop database {name} with (force)");
                     admin.batch_execute(&sql).await.unwrap();
                 }
@@ -144,7 +152,12 @@ fn drop_later(name: String, test: String) {
         });
         sender
     });
-    dropped.send((name, test)).unwrap();
+    let (checked, is_checked) = mpsc::channel();
+    dropped.send((name, test, checked)).unwrap();
+    if pages::are_checked() {
+        // The program ends with its last test, whatever is still to be checked. No answer comes; the sender goes.
+        let _ = is_checked.recv();
+    }
 }
 
 /// A session of a superuser in a database of its own, and what a test says in it.
