@@ -77,11 +77,11 @@ cluster_remove() {
 
 # `cluster_verified bindir`: what must hold holds in each database of the last started cluster that has the extension.
 cluster_verified() {
-    local psql=("$1/psql" -X -At -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres) database found
-    for database in $("${psql[@]}" -d postgres -c 'SELECT datname FROM pg_database WHERE datallowconn'); do
-        found=$("${psql[@]}" -d "$database" -c "SELECT 1 FROM pg_extension WHERE extname = 'pg_once'")
+    local ask=("$1/psql" -X -At -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres) database found
+    for database in $("${ask[@]}" -d postgres -c 'SELECT datname FROM pg_database WHERE datallowconn'); do
+        found=$("${ask[@]}" -d "$database" -c "SELECT 1 FROM pg_extension WHERE extname = 'pg_once'")
         [ "$found" = 1 ] || continue
-        found=$("${psql[@]}" -d "$database" -c 'SELECT * FROM once.verify()') || return
+        found=$("${ask[@]}" -d "$database" -c 'SELECT * FROM once.verify()') || return
         if [ -n "$found" ]; then
             warn "once.verify() finds in $database: $found"
             return 1
