@@ -92,7 +92,7 @@ async fn a_janitor_that_never_ran_that_stopped_and_that_fails() {
     let play = Playground::open().await;
     let lines = "
         ! info | no sweep has ever run | once.sweep()
-        select once.key_complete('s', 'a', (once.key_claim('s', 'a', ttl => '1 s')).token, 200)
+        select once.key_complete('s', 'a', (once.key_claim('s', 'a', ttl => '1 s')).token, 200, to_json(repeat('x', 900)))
         in 30 min
         ! warning | no sweep has ever run | once.sweep()
         -- A task that somebody calls by hand hides none that nobody calls, and is none of them.
@@ -260,7 +260,7 @@ async fn an_index_that_is_missing_or_invalid() {
     for name in names.split(' ') {
         play.show(&format!("begin; drop index once.{name}")).await;
         let problem = format!("index once.{name} is missing");
-        assert_told(&play, &problem, "error", "sql/").await;
+        assert_told(&play, &problem, "error", "CREATE INDEX").await;
         play.show("rollback").await;
     }
     play.token("a", "").await;
