@@ -32,7 +32,8 @@ pub(crate) const BROKEN: &str =
     "select string_agg(invariant || ': ' || detail, '; ') from once.verify(1000)";
 
 /// The settings of a session that asks that, whatever the test has set for its role and database.
-const OWN: &str = "-c lock_timeout=10s -c statement_timeout=60s";
+const OWN: &str =
+    "-c lock_timeout=10s -c statement_timeout=60s -c default_transaction_read_only=off";
 
 /// How the server is told to stop; the names are `pg_ctl`'s.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -382,7 +383,9 @@ impl Cluster {
                 .env("PGDATABASE", name)
                 .env("PGOPTIONS", OWN);
             if pages::are_checked() {
-                psql.args(["-c", pages::MODULES, "-c", pages::SOUND]);
+                for sql in [pages::ALONE, pages::MODULES, pages::SOUND] {
+                    psql.args(["-c", sql]);
+                }
             }
             match run(&mut psql) {
                 Ok(output) if output.stdout.trim().is_empty() => {}

@@ -11,6 +11,12 @@ pub fn are_checked() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
+/// Ends the other sessions of the database: what they keep locked would be waited for.
+pub(crate) const ALONE: &str = "do $$ begin
+    perform pg_catalog.pg_terminate_backend(pid, 10000) from pg_catalog.pg_stat_activity
+      where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend';
+end $$";
+
 pub(crate) const MODULES: &str = "create schema if not exists pages;
 create extension if not exists amcheck schema pages;
 create extension if not exists pg_visibility schema pages";
