@@ -5,6 +5,7 @@ use crate::call::shown;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::spi::{self, Kept};
+use crate::table;
 use pgrx::pg_sys::{self, Datum, INT8OID};
 use std::ffi::{CStr, CString, c_char};
 
@@ -133,7 +134,10 @@ static FOLLOWED: Kept = Kept::new(FOLLOW, &[INT8OID]);
 /// Brings the stored names of roles up to date after ALTER ROLE … RENAME, and their numbers after a restore.
 pub fn follow_renames() -> Result<()> {
     let present = Some(Datum::from(incarnation::present()?));
-    spi::query(&FOLLOWED, &[present]).map(drop)
+    spi::query(&FOLLOWED, &[present])?;
+    [c"scope", c"topic"]
+        .into_iter()
+        .try_for_each(table::tell_all)
 }
 
 fn oid(role: Datum) -> pg_sys::Oid {

@@ -16,7 +16,6 @@ use crate::row::{self, Rows};
 use crate::spi::{self, Kept, column};
 use crate::subxact;
 use crate::swept;
-use crate::table::Snapshot;
 use pgrx::pg_sys::{Datum, INT2OID, OIDOID};
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -179,9 +178,8 @@ impl Findings {
     /// If nobody would get the event of a move, the move is made without it and only raises a WARNING.
     fn emits(&mut self, definition: &Definition) -> Result<()> {
         let topics: BTreeSet<_> = definition.emits().map(|(_, topic)| topic).collect();
-        let snapshot = Snapshot::latest();
         for topic in topics {
-            let what = match Topic::registered(&from_utf8(topic), &snapshot)? {
+            let what = match Topic::registered(&from_utf8(topic))? {
                 None => "is not there",
                 Some(topic) if topic.subscribers == 0 => "has no subscribers",
                 Some(_) => continue,

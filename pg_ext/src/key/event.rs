@@ -84,7 +84,7 @@ impl<'a> StepEvent<'a> {
 
     /// Checks that the topic exists, has subscribers, and the caller may use it. The key's end does not check it again.
     pub fn ensure_open(&self) -> Result<()> {
-        let topic = Topic::named(&self.topic, &Snapshot::latest())?;
+        let topic = Topic::named(&self.topic)?;
         match topic.subscribers {
             0 => Err(Error::bad_argument(
                 self.argument,

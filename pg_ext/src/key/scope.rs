@@ -14,12 +14,16 @@ use crate::options::{Given, Member};
 use crate::row;
 use crate::settings;
 use crate::spi::{self, Kept};
-use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+use crate::table::{self, KeptRow, Name, Recalled, ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{Datum, INT8OID, JSONBOID, OIDOID, TEXTOID, TIMESTAMPTZOID};
+use std::rc::Rc;
 
 pub const TABLE: Name = c"scope";
 pub const BY_SCOPE: Name = c"scope_pkey";
 const DEFAULT_MAX_ATTEMPTS: i32 = 25;
+
+/// The rows of scopes; None: a scope without a row.
+static STORED: Recalled<Option<KeptRow>> = Recalled::new(TABLE);
 
 /// The options in force for one scope.
 pub struct ScopeOptions {
@@ -34,29 +38,32 @@ pub struct ScopeOptions {
     pub keep_request: bool,
     recovery_points: Option<Datum>,
     /// Keeps the memory of `recovery_points` valid.
-    _row: Option<Slot>,
+    _row: Option<Rc<Option<KeptRow>>>,
 }
 
 impl ScopeOptions {
     /// Reads the options and refuses a caller who is not a member of the scope's owner.
     pub fn for_caller(scope: &[u8]) -> Result<ScopeOptions> {
-        let Some(row) = stored(scope)? else {
-            return Ok(ScopeOptions::defaults());
-        };
-        if let Some(owner) = Owner::stored(row.column(11), row.column(12), row.column(13))? {
+        let stored = stored(scope)?;
+        if let Some(row) = stored.as_ref()
+            && let Some(owner) = Owner::stored(row.column(11), row.column(12), row.column(13))?
+        {
             owner.ensure_member("scope", scope)?;
         }
-        Ok(ScopeOptions::read(row))
+        Ok(ScopeOptions::read(stored))
     }
 
     /// The options without a check of the owner, for counts.
     pub fn for_watching(scope: &[u8]) -> Result<ScopeOptions> {
-        Ok(stored(scope)?.map_or_else(ScopeOptions::defaults, ScopeOptions::read))
+        Ok(ScopeOptions::read(stored(scope)?))
     }
 
-    fn read(row: Slot) -> ScopeOptions {
-        let us = |column| row.column(column).map(|d| d.value() as i64);
+    fn read(stored: Rc<Option<KeptRow>>) -> ScopeOptions {
         let defaults = ScopeOptions::defaults();
+        let Some(row) = stored.as_ref() else {
+            return defaults;
+        };
+        let us = |column| row.column(column).map(|d| d.value() as i64);
         ScopeOptions {
             lease_us: us(2).unwrap_or(defaults.lease_us),
             ttl_us: us(3).unwrap_or(defaults.ttl_us),
@@ -71,7 +78,7 @@ impl ScopeOptions {
             },
             keep_request: row.column(9).is_some_and(|d| d.value() != 0),
             recovery_points: row.column(10),
-            _row: Some(row),
+            _row: Some(Rc::clone(&stored)),
         }
     }
 
@@ -116,10 +123,13 @@ pub fn is_no_point(point: &[u8]) -> bool {
     [STARTED, b"finished"].contains(&point)
 }
 
-fn stored(scope: &[u8]) -> Result<Option<Slot>> {
-    let table = Table::to_read(TABLE)?;
-    let key = &mut [ScanKey::text(1, row::text(scope))];
-    table.find(BY_SCOPE, key, &Snapshot::now())
+fn stored(scope: &[u8]) -> Result<Rc<Option<KeptRow>>> {
+    STORED.get(scope, || {
+        let table = Table::to_read(TABLE)?;
+        let key = &mut [ScanKey::text(1, row::text(scope))];
+        let found = table.find(BY_SCOPE, key, &Snapshot::latest())?;
+        Ok(found.as_ref().map(KeptRow::of))
+    })
 }
 
 // Inserts or locks the row, so that its owner cannot change until this transaction ends.
@@ -214,7 +224,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
     if let Some(role) = given.owner {
         Owner::Role(role).ensure_member("scope", scope)?;
     }
-    crate::table::ensure_writable(TABLE)?;
+    table::ensure_writable(TABLE)?;
     caller::follow_renames()?;
     let name = row::text(scope);
     spi::query(&LOCKED, &[Some(name)])?;
@@ -234,6 +244,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             us(given.retry_after_us),
         ],
     )?;
+    table::tell_all(TABLE)?;
     spi::query_latest(&OFFERED, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
     all_options(scope)
 }

@@ -14,7 +14,6 @@ use crate::call::from_utf8;
 use crate::caller::{self, Owner};
 use crate::error::{Error, Kind, Result};
 use crate::outbox::topic::Topic;
-use crate::table::Snapshot;
 use pgrx::pg_sys::{Datum, Oid};
 
 /// A definition without faults, and the columns beside it in once.machine.
@@ -109,9 +108,8 @@ fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
 
 /// The topics of `emit` exist. 42501 where the caller is no member of a topic's owner: moves do not check it again.
 fn topics(definition: &Definition, faults: &Faults) -> Result<()> {
-    let snapshot = Snapshot::latest();
     for (path, topic) in definition.emits() {
-        match Topic::named(&from_utf8(topic), &snapshot) {
+        match Topic::named(&from_utf8(topic)) {
             Ok(_) => {}
             Err(e) if e.kind == Kind::UndefinedObject => faults.add(
                 &member(&path, "emit"),

@@ -1,10 +1,14 @@
 //! `outbox_emit`: one insert into the current segment.
 //!
-//! An emit works in this order: it locks the segment; under a fresh snapshot it checks that the segment is the current
-//! one, and reads the topic; it gets the transaction id; it gets the event id. So no truncation and no change of lanes
-//! can come in between, and seen.rs relies on the order of the two ids.
+//! An emit works in this order: it locks the segment; it checks that the segment is the current one, and reads the
+//! topic, both as they are committed after the lock; it gets the transaction id; it gets the event id. So no truncation
+//! and no change of lanes can come in between, and seen.rs relies on the order of the two ids.
+//!
+//! What a backend remembers of once.segment is enough for the check: the sweep task that opens a segment keeps its lock
+//! until the server has sent the message of the change. So a later run of the task, which may drain the old segment,
+//! finds emitters that did not get the message in front of it, by their lock of the segment.
 
-use super::event::{self, Col, DELAYED_LANE, Event, SEGMENTS};
+use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;
 use super::series;
 use super::topic::Topic;
@@ -14,10 +18,9 @@ use crate::digest::first_16;
 use crate::error::{Error, Result};
 use crate::row::{self, Shape};
 use crate::spi::{self, Kept};
-use crate::table::{self, Sequence, Snapshot, Table};
+use crate::table::{self, Recalled, Sequence, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4OID, INT8OID, TIMESTAMPTZOID, UUIDOID};
 use sha2::{Digest, Sha256};
-use std::cell::Cell;
 
 static SHAPE: Shape = Shape::new(&[
     (c"event_id", pg_sys::INT8OID),
@@ -36,10 +39,7 @@ static FIRST: Kept = Kept::new(
     &[INT4OID, UUIDOID],
 );
 
-thread_local! {
-    /// The segment that was current at the last emit of this backend.
-    static CURRENT: Cell<usize> = const { Cell::new(0) };
-}
+static CURRENT: Recalled<usize> = Recalled::new(SEGMENT);
 
 /// The arguments of an emit, without the topic.
 pub struct Emission<'a> {
@@ -101,8 +101,8 @@ pub fn outbox_emit(call: &Call) -> Result<Datum> {
 
 /// Emits to a topic that the caller may use. Returns the event's id, and false if the dedupe_key was there already.
 pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
-    let (segment, snapshot) = open_segment()?;
-    let topic = Topic::named(topic, &snapshot)?;
+    let segment = open_segment()?;
+    let topic = Topic::named(topic)?;
     if topic.subscribers == 0 {
         return Err(Error::bad_argument(
             "topic",
@@ -110,16 +110,16 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
             "Nobody would ever get the event: add one with once.subscriber_set.",
         ));
     }
-    log(&topic, emission, &segment, &snapshot)
+    log(&topic, emission, &segment)
 }
 
 /// Emits the event of a step or a move. Rights were checked when it was registered. None: the topic is gone or has no
 /// subscribers.
 pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
-    let (segment, snapshot) = open_segment()?;
-    match Topic::registered(topic, &snapshot)? {
+    let segment = open_segment()?;
+    match Topic::registered(topic)? {
         Some(topic) if topic.subscribers > 0 => {
-            let (event_id, _) = log(&topic, emission, &segment, &snapshot)?;
+            let (event_id, _) = log(&topic, emission, &segment)?;
             Ok(Some(event_id))
         }
         _ => Ok(None),
@@ -127,13 +127,8 @@ pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>>
 }
 
 /// Writes the event.
-fn log(
-    topic: &Topic,
-    emission: &Emission,
-    segment: &Table,
-    snapshot: &Snapshot,
-) -> Result<(i64, bool)> {
-    let series = series::current(snapshot)?;
+fn log(topic: &Topic, emission: &Emission, segment: &Table) -> Result<(i64, bool)> {
+    let series = series::current()?;
     let xid = table::own_xid();
     let now = clock::now_us()?;
     let event_id = Sequence::next(c"event_id")?;
@@ -163,17 +158,15 @@ fn log(
     Ok((event_id, true))
 }
 
-/// The current segment, locked as for any INSERT, and a snapshot from after the lock.
-fn open_segment() -> Result<(Table, Snapshot)> {
+/// The current segment, locked as for any INSERT. It is still the current one after the lock.
+fn open_segment() -> Result<Table> {
+    let current = || CURRENT.get(b"", || event::current_segment(&Snapshot::latest()));
     loop {
-        let guess = CURRENT.get();
+        let guess = *current()?;
         let table = Table::to_write(SEGMENTS[guess].table)?;
-        let snapshot = Snapshot::latest();
-        let current = event::current_segment(&snapshot)?;
-        if current == guess {
-            return Ok((table, snapshot));
+        if *current()? == guess {
+            return Ok(table);
         }
-        CURRENT.set(current);
     }
 }
 

@@ -36,6 +36,9 @@ pub const SEGMENTS: [Home; 4] = [
     },
 ];
 
+/// The table that says which segment is the current one.
+pub const SEGMENT: Name = c"segment";
+
 /// Events that had to leave their segment, and delayed ones.
 pub const KEPT: Home = Home {
     table: c"event_kept",
@@ -131,7 +134,7 @@ pub fn needed(topic: &Topic, lane: i32, event_id: i64) -> Result<Event> {
 
 /// The current segment: the one opened last.
 pub fn current_segment(snapshot: &Snapshot) -> Result<usize> {
-    let table = Table::to_read(c"segment")?;
+    let table = Table::to_read(SEGMENT)?;
     let mut scan = table.scan(c"segment_pkey", &mut [], snapshot)?;
     let mut current = (0, 0);
     while let Some(slot) = scan.advance() {

@@ -180,7 +180,7 @@ impl<'a> LockedLane<'a> {
         }
         let mut waiting = WaitingKeys::in_lane(self.subscriber, self.lane);
         let topic = self.subscriber.topic.id;
-        let present = series::current(&self.snapshot)?;
+        let present = series::current()?;
         loop {
             let mut reader = window.read(topic, self.lane, &tables, &self.snapshot)?;
             let mut last_id = window.last_id;

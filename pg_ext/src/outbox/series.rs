@@ -4,10 +4,13 @@
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::spi::{self, Kept};
-use crate::table::{Slot, Snapshot, Table};
+use crate::table::{self, Name, Recalled, Slot, Snapshot, Table};
 use crate::trylock::{self, wait_exclusive};
 use pgrx::pg_sys::{Datum, INT8OID};
 
+const TABLE: Name = c"series";
+
+static PRESENT: Recalled<Option<i32>> = Recalled::new(TABLE);
 static BEGIN: Kept = Kept::new(
     c"INSERT INTO once.series (series, incarnation)
       SELECT coalesce(max(series), 0) + 1, $1 FROM once.series",
@@ -32,7 +35,7 @@ static GO_ON: Kept = Kept::new(
 /// The last series, if it is this incarnation's. An earlier one of this incarnation does not count: the lanes are in
 /// the later one.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
-    let table = Table::to_read(c"series")?;
+    let table = Table::to_read(TABLE)?;
     let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
     let number = |slot: &Slot, i| slot.column(i).map(|d: Datum| d.value() as i64);
     let present = incarnation::present()?;
@@ -45,7 +48,7 @@ pub fn present(snapshot: &Snapshot) -> Result<i32> {
     if let Some(series) = find(snapshot)? {
         return Ok(series);
     }
-    let table = Table::to_read(c"series")?;
+    let table = Table::to_read(TABLE)?;
     let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
     Ok(last
         .and_then(|slot| slot.column(1))
@@ -54,14 +57,15 @@ pub fn present(snapshot: &Snapshot) -> Result<i32> {
 }
 
 /// The series of this incarnation; the first call begins it.
-pub fn current(snapshot: &Snapshot) -> Result<i32> {
-    if let Some(series) = find(snapshot)? {
+pub fn current() -> Result<i32> {
+    if let Some(series) = *PRESENT.get(b"", || find(&Snapshot::latest()))? {
         return Ok(series);
     }
     wait_exclusive(trylock::OUTBOX_SERIES);
     if find(&Snapshot::latest())?.is_none() {
         spi::query_latest(&GO_ON, &[])?;
         spi::query_latest(&BEGIN, &[Some(Datum::from(incarnation::present()?))])?;
+        table::tell_all(TABLE)?;
     }
     find(&Snapshot::latest())?
         .ok_or_else(|| Error::new(Kind::Internal, "the outbox's series could not begin"))

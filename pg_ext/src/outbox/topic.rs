@@ -7,16 +7,22 @@ use crate::caller::Owner;
 use crate::clock::DAY_US;
 use crate::error::{Error, Kind, Result};
 use crate::row;
-use crate::table::{Name, ScanKey, Slot, Snapshot, Table};
+use crate::table::{KeptRow, Name, Recalled, ScanKey, Snapshot, Table};
 use crate::trylock::{wait_exclusive, wait_shared};
+use pgrx::pg_sys::Datum;
 use std::collections::HashMap;
+use std::rc::Rc;
 
-const TOPICS: Name = c"topic";
+pub const TOPICS: Name = c"topic";
 const BY_NAME: Name = c"topic_name";
 const BY_TOPIC: Name = c"topic_pkey";
-const SUBSCRIBERS: Name = c"subscriber";
+pub const SUBSCRIBERS: Name = c"subscriber";
 const BY_NUMBER: Name = c"subscriber_pkey";
 const BY_SUBSCRIBER: Name = c"subscriber_name";
+
+/// The rows of topics by name, and of subscribers by topic and name.
+static STORED_TOPICS: Recalled<Option<KeptRow>> = Recalled::new(TOPICS);
+static STORED_SUBSCRIBERS: Recalled<Option<KeptRow>> = Recalled::new(SUBSCRIBERS);
 
 /// The defaults of options.
 pub const LANES: i32 = 16;
@@ -40,33 +46,40 @@ pub struct Topic {
 
 impl Topic {
     /// The topic that argument 0 names; 42501 unless the caller is a member of its owner.
-    pub fn named_in(call: &Call, snapshot: &Snapshot) -> Result<Topic> {
-        Topic::named(call.text(0, "topic", SCOPE_MAX)?, snapshot)
+    pub fn named_in(call: &Call) -> Result<Topic> {
+        Topic::named(call.text(0, "topic", SCOPE_MAX)?)
     }
 
     /// A topic by name; 42501 unless the caller is a member of its owner.
-    pub fn named(name: &[u8], snapshot: &Snapshot) -> Result<Topic> {
-        let Some(slot) = Topic::stored(name, snapshot)? else {
+    pub fn named(name: &[u8]) -> Result<Topic> {
+        let stored = Topic::stored(name)?;
+        let Some(row) = stored.as_ref() else {
             return Err(Error::new(
                 Kind::UndefinedObject,
                 format!("topic \"{}\" does not exist", shown(name)),
             )
             .hint("Create it with once.topic_set(topic)."));
         };
-        if let Some(owner) = Owner::stored(slot.column(5), slot.column(6), slot.column(7))? {
+        if let Some(owner) = Owner::stored(row.column(5), row.column(6), row.column(7))? {
             owner.ensure_member("topic", name)?;
         }
-        Ok(Topic::load(&slot))
+        Ok(Topic::load(|column| row.column(column)))
     }
 
     /// A topic by name without the check of the owner: for events that were checked when they were registered.
-    pub fn registered(name: &[u8], snapshot: &Snapshot) -> Result<Option<Topic>> {
-        Ok(Topic::stored(name, snapshot)?.map(|slot| Topic::load(&slot)))
+    pub fn registered(name: &[u8]) -> Result<Option<Topic>> {
+        let stored = Topic::stored(name)?;
+        let row = stored.as_ref().as_ref();
+        Ok(row.map(|row| Topic::load(|column| row.column(column))))
     }
 
-    fn stored(name: &[u8], snapshot: &Snapshot) -> Result<Option<Slot>> {
-        let table = Table::to_read(TOPICS)?;
-        table.find(BY_NAME, &mut [ScanKey::text(1, row::text(name))], snapshot)
+    fn stored(name: &[u8]) -> Result<Rc<Option<KeptRow>>> {
+        STORED_TOPICS.get(name, || {
+            let table = Table::to_read(TOPICS)?;
+            let key = &mut [ScanKey::text(1, row::text(name))];
+            let found = table.find(BY_NAME, key, &Snapshot::latest())?;
+            Ok(found.as_ref().map(KeptRow::of))
+        })
     }
 
     /// For an event with a row for each subscriber: no subscriber is made or dropped before this transaction has ended.
@@ -85,14 +98,14 @@ impl Topic {
         (self.id as u64) << 32
     }
 
-    fn load(slot: &Slot) -> Topic {
-        let int = |column| slot.column(column).map(|d| d.value() as i64);
+    fn load(column: impl Fn(usize) -> Option<Datum>) -> Topic {
+        let int = |number| column(number).map(|d| d.value() as i64);
         Topic {
             id: int(1).unwrap_or(0) as i32,
             subscribers: int(2).unwrap_or(0) as i32,
             lanes: int(3).map_or(LANES, |n| n as i32),
             dedupe_us: int(4).unwrap_or(DEDUPE_US),
-            name: slot.column(8).map(varlena).unwrap_or_default().to_vec(),
+            name: column(8).map(varlena).unwrap_or_default().to_vec(),
         }
     }
 }
@@ -118,24 +131,27 @@ pub struct Subscriber {
 impl Subscriber {
     /// The subscriber that arguments 0 and 1 name; 42501 unless the caller is a member of the topic's owner.
     pub fn named_in(call: &Call) -> Result<Subscriber> {
-        let snapshot = Snapshot::latest();
-        let topic = Topic::named_in(call, &snapshot)?;
-        let name = call.text(1, "subscriber", SCOPE_MAX)?;
-        Subscriber::named(topic, name, &snapshot)
+        let topic = Topic::named_in(call)?;
+        Subscriber::named(topic, call.text(1, "subscriber", SCOPE_MAX)?)
     }
 
     /// A topic's subscriber by name.
-    pub fn named(topic: Topic, name: &[u8], snapshot: &Snapshot) -> Result<Subscriber> {
-        let table = Table::to_read(SUBSCRIBERS)?;
-        let keys = &mut [ScanKey::i32(1, topic.id), ScanKey::text(2, row::text(name))];
-        let Some(slot) = table.find(BY_SUBSCRIBER, keys, snapshot)? else {
-            return Err(missing(&topic.name, name));
-        };
-        Subscriber::load(topic, &slot)
+    pub fn named(topic: Topic, name: &[u8]) -> Result<Subscriber> {
+        let of_topic = [&topic.id.to_ne_bytes(), name].concat();
+        let stored = STORED_SUBSCRIBERS.get(&of_topic, || {
+            let table = Table::to_read(SUBSCRIBERS)?;
+            let keys = &mut [ScanKey::i32(1, topic.id), ScanKey::text(2, row::text(name))];
+            let found = table.find(BY_SUBSCRIBER, keys, &Snapshot::latest())?;
+            Ok(found.as_ref().map(KeptRow::of))
+        })?;
+        match stored.as_ref() {
+            Some(row) => Subscriber::load(topic, |column| row.column(column)),
+            None => Err(missing(&topic.name, name)),
+        }
     }
 
-    fn load(topic: Topic, slot: &Slot) -> Result<Subscriber> {
-        let int = |column| slot.column(column).map(|d| d.value() as i64);
+    fn load(topic: Topic, column: impl Fn(usize) -> Option<Datum>) -> Result<Subscriber> {
+        let int = |number| column(number).map(|d| d.value() as i64);
         Ok(Subscriber {
             topic,
             id: int(1).unwrap_or(0) as i32,
@@ -147,10 +163,8 @@ impl Subscriber {
             max_life_us: int(8).unwrap_or(MAX_LEASE_LIFE_US),
             dead_for_us: int(9),
             paused: int(11) == Some(1),
-            start: slot
-                .column(10)
-                .map_or_else(|| Ok(Seen::nothing()), Seen::stored)?,
-            name: slot.column(12).map(varlena).unwrap_or_default().to_vec(),
+            start: column(10).map_or_else(|| Ok(Seen::nothing()), Seen::stored)?,
+            name: column(12).map(varlena).unwrap_or_default().to_vec(),
         })
     }
 
@@ -186,7 +200,9 @@ pub fn all_subscribers() -> Result<Vec<Subscriber>> {
     while let Some(slot) = scan.advance() {
         let topic = slot.column(2).map_or(0, |d| d.value() as i32);
         if let Some(topic) = topics.get(&topic) {
-            all.push(Subscriber::load(topic.clone(), slot)?);
+            all.push(Subscriber::load(topic.clone(), |column| {
+                slot.column(column)
+            })?);
         }
     }
     Ok(all)
@@ -198,7 +214,7 @@ pub fn all_topics(snapshot: &Snapshot) -> Result<HashMap<i32, Topic>> {
     let mut scan = table.scan(BY_TOPIC, &mut [], snapshot)?;
     let mut all = HashMap::new();
     while let Some(slot) = scan.advance() {
-        let topic = Topic::load(slot);
+        let topic = Topic::load(|column| slot.column(column));
         all.insert(topic.id, topic);
     }
     Ok(all)

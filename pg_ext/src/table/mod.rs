@@ -12,6 +12,7 @@ mod entries;
 pub mod enums;
 mod names;
 mod page;
+mod recall;
 mod record;
 mod sequence;
 mod snapshot;
@@ -23,6 +24,7 @@ mod writer;
 
 pub use entries::ScanStep;
 pub use names::key_table_owner;
+pub use recall::{KeptRow, Recalled};
 pub(crate) use record::columns;
 pub use record::{ColumnNumber, Record};
 pub use sequence::Sequence;

@@ -328,3 +328,51 @@ async fn key_get_says_what_happens_next_and_by_whom() {
     play.clock("30 h").await;
     next("Claims answer gone").await;
 }
+
+/// The lease that a new key of the scope gets.
+async fn leased(play: &Playground) -> String {
+    play.show("select lease_left from once.key_claim('s', gen_random_uuid()::text)")
+        .await
+}
+
+#[tokio::test]
+async fn options_count_for_every_session_from_the_next_statement_on() {
+    let play = Playground::directly("asks what each backend remembers").await;
+    let other = play.another().await;
+    let both = async || [leased(&play).await, leased(&other).await];
+    assert_eq!(both().await, ["00:01:00", "00:01:00"]);
+    play.show("begin").await;
+    set(&play, r#"{"lease": "2 min"}"#).await;
+    assert_eq!(both().await, ["00:02:00", "00:01:00"], "not committed");
+    play.show("rollback").await;
+    assert_eq!(both().await, ["00:01:00", "00:01:00"], "rolled back");
+    play.show("begin; savepoint s").await;
+    set(&play, r#"{"lease": "2 min"}"#).await;
+    assert_eq!(leased(&play).await, "00:02:00");
+    play.show("rollback to s").await;
+    assert_eq!(leased(&play).await, "00:01:00", "back to the savepoint");
+    play.show("commit; begin").await;
+    set(&play, r#"{"lease": "2 min"}"#).await;
+    assert_eq!(leased(&play).await, "00:02:00");
+    play.show("prepare transaction 'scope'").await;
+    assert_eq!(both().await, ["00:01:00", "00:01:00"], "prepared");
+    play.show("commit prepared 'scope'").await;
+    assert_eq!(both().await, ["00:02:00", "00:02:00"], "committed");
+    for (i, level) in ["read committed", "repeatable read"].iter().enumerate() {
+        other.show(&format!("begin isolation level {level}")).await;
+        leased(&other).await;
+        set(&play, &format!(r#"{{"lease": "1{i} min"}}"#)).await;
+        assert_eq!(leased(&other).await, format!("00:1{i}:00"), "{level}");
+        other.show("commit").await;
+        assert_eq!(leased(&other).await, format!("00:1{i}:00"), "{level}");
+    }
+    // No function has told it: a replica's apply worker does the same.
+    play.show("update once.scope set lease_us = 1000000").await;
+    let told = pg_once_tests::race::poll_async("a row written by hand", async || {
+        Ok((leased(&other).await == "00:00:01").then_some(()))
+    });
+    told.await.unwrap();
+    play.show("drop extension pg_once; create extension pg_once")
+        .await;
+    assert_eq!(both().await, ["00:01:00", "00:01:00"], "another scope");
+}

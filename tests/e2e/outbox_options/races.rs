@@ -133,3 +133,42 @@ async fn emitting_waits_for_no_change_but_one_of_the_lanes() {
             .await;
     }
 }
+
+#[tokio::test]
+async fn topics_and_subscribers_count_for_every_session_from_the_next_statement_on() {
+    let play = Playground::directly("asks what each backend remembers").await;
+    let other = play.another().await;
+    let emit = "select once.outbox_emit('t', '1')";
+    let attempts = "select once.subscriber_get('t', 'default') ->> 'max_attempts'";
+    assert_eq!(other.code(emit).await, "42704");
+    for undo in ["rollback", "rollback to s"] {
+        play.show("begin; savepoint s").await;
+        play.show(&topic_set("t", "{}")).await;
+        play.show(emit).await;
+        assert_eq!(play.show(attempts).await, "10");
+        assert_eq!(other.code(emit).await, "42704", "not committed");
+        play.show(undo).await;
+        assert_eq!(
+            play.attempt(emit).await.unwrap_err().code,
+            "42704",
+            "{undo}"
+        );
+        play.show("rollback").await;
+    }
+    play.show(&topic_set("t", "{}")).await;
+    other.show(emit).await;
+    assert_eq!(other.show(attempts).await, "10");
+    for undo in ["rollback", "rollback to s; commit"] {
+        play.show("begin; savepoint s").await;
+        play.show(&subscriber_set("default", r#"{"max_attempts": 3}"#))
+            .await;
+        assert_eq!(play.show(attempts).await, "3");
+        assert_eq!(other.show(attempts).await, "10", "not committed");
+        play.show(undo).await;
+        assert_eq!(play.show(attempts).await, "10", "{undo}");
+    }
+    play.show("select once.subscriber_drop('t', 'default')")
+        .await;
+    assert_eq!(other.code(emit).await, "22023", "no subscribers");
+    assert_eq!(other.code(attempts).await, "42704");
+}

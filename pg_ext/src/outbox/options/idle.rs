@@ -26,7 +26,7 @@ pub fn ensure(topic: &Topic) -> Result<()> {
     settings::with_sweep_lock_timeout(|| lock_against_writers(&tables))?;
     let log = window::tables()?;
     let (seen, snapshot) = Seen::now()?;
-    let present = series::current(&snapshot)?;
+    let present = series::current()?;
     let now = LockedLog {
         log,
         seen,

@@ -5,10 +5,10 @@
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
-use crate::outbox::topic::Topic;
+use crate::outbox::topic::{TOPICS, Topic};
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::table::{self, Snapshot, ensure_writable};
+use crate::table::{self, ensure_writable};
 use crate::trylock::{self, TryLock};
 use pgrx::pg_sys::{Datum, INT4OID, TEXTOID};
 
@@ -40,7 +40,7 @@ pub fn next_number() -> Result<i32> {
 
 /// A topic as it is committed now, where there is one; 42501 unless the caller is a member of its owner.
 pub fn find(name: &[u8]) -> Result<Option<Topic>> {
-    match Topic::named(name, &Snapshot::latest()) {
+    match Topic::named(name) {
         Err(error) if error.kind == Kind::UndefinedObject => Ok(None),
         found => found.map(Some),
     }
@@ -53,7 +53,7 @@ pub fn existing(name: &[u8]) -> Result<Topic> {
     if !locked(name)? && table::above_read_committed() {
         return Err(raced(name));
     }
-    Topic::named(name, &Snapshot::latest())
+    Topic::named(name)
 }
 
 /// Locks the row of a topic, or makes it (true).
@@ -64,8 +64,9 @@ pub fn existing_or_new(name: &[u8]) -> Result<(Topic, bool)> {
         let id = next_number()?;
         let rows = spi::query(&CREATE_ROW, &[Some(row::text(name)), Some(Datum::from(id))])?;
         created = spi::first(&rows).is_some_and(|d| d.value() as i32 == id);
+        table::tell_all(TOPICS)?;
     }
-    Ok((Topic::named(name, &Snapshot::latest())?, created))
+    Ok((Topic::named(name)?, created))
 }
 
 fn locked(name: &[u8]) -> Result<bool> {

@@ -12,14 +12,12 @@ use crate::options::{Given, Member};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::take::lock_of;
-use crate::outbox::topic::{Subscriber, Topic};
+use crate::outbox::topic::{SUBSCRIBERS, Subscriber, TOPICS, Topic};
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::table::{Name, Snapshot, Table};
+use crate::table::{self, Table};
 use crate::trylock::wait_exclusive;
 use pgrx::pg_sys::{BOOLOID, Datum, INT4OID, INT8OID, JSONBOID, TEXTOID};
-
-const TABLE: Name = c"subscriber";
 
 const FIND: &std::ffi::CStr = c"
     SELECT s.subscriber_id FROM once.subscriber s WHERE s.topic_id = $1 AND s.subscriber = $2";
@@ -93,7 +91,7 @@ struct SubscriberChange {
 
 /// `once.subscriber_set`.
 pub fn subscriber_set(call: &Call) -> Result<Datum> {
-    let topic = Topic::named_in(call, &Snapshot::latest())?;
+    let topic = Topic::named_in(call)?;
     let name = call.text(1, "subscriber", SCOPE_MAX)?;
     let options = Given::of(call, 2, OPTIONS_HINT)?;
     let mut change = SubscriberChange::default();
@@ -118,9 +116,10 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
             change.dead_for_us.map(Datum::from),
         ],
     )?;
+    table::tell_all(SUBSCRIBERS)?;
     match set.is_empty() {
         true => Err(lock::raced(&topic.name)),
-        false => all_options(&Subscriber::named(topic, name, &Snapshot::latest())?),
+        false => all_options(&Subscriber::named(topic, name)?),
     }
 }
 
@@ -138,8 +137,8 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
     if spi::query(&COUNT_ONE, &[Some(Datum::from(topic.id))])?.is_empty() {
         return Err(lock::raced(&topic.name));
     }
-    let series = series::current(&Snapshot::latest())?;
-    let table = Table::to_write(TABLE)?;
+    let series = series::current()?;
+    let table = Table::to_write(SUBSCRIBERS)?;
     // The UPDATE above gave this transaction an id. So the snapshot counts its earlier events as seen.
     let (start, _) = Seen::now()?;
     table.insert(&[
@@ -156,6 +155,9 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
         Some(Datum::from(false)),
         Some(row::text(name)),
     ])?;
+    [TOPICS, SUBSCRIBERS]
+        .into_iter()
+        .try_for_each(table::tell_all)?;
     Ok(id)
 }
 
@@ -194,6 +196,9 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     // Only after the batches are locked: a transaction that has nacked may still emit a delayed event.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
+    [TOPICS, SUBSCRIBERS]
+        .into_iter()
+        .try_for_each(table::tell_all)?;
     Ok(call.return_null())
 }
 

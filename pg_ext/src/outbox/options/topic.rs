@@ -7,9 +7,9 @@ use crate::caller::{self, Owner};
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
 use crate::options::{Given, Member};
-use crate::outbox::topic::{DEDUPE_US, LANES, Topic};
+use crate::outbox::topic::{DEDUPE_US, LANES, TOPICS, Topic};
 use crate::spi::{self, Kept};
-use crate::table::Snapshot;
+use crate::table;
 use pgrx::pg_sys::{Datum, INT4OID, INT8OID, JSONBOID, OIDOID};
 
 /// The most lanes that a topic can have.
@@ -87,6 +87,7 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
             Some(Datum::from(incarnation::present()?)),
         ],
     )?;
+    table::tell_all(TOPICS)?;
     if created {
         for subscriber in change.subscribers.unwrap_or_else(default_subscribers) {
             subscriber::create(&topic, subscriber)?;
@@ -97,7 +98,7 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
 
 /// `once.topic_get`.
 pub fn topic_get(call: &Call) -> Result<Datum> {
-    all_options(&Topic::named_in(call, &Snapshot::latest())?)
+    all_options(&Topic::named_in(call)?)
 }
 
 fn all_options(topic: &Topic) -> Result<Datum> {
@@ -162,7 +163,7 @@ fn ensure_same_subscribers(topic: &Topic, wanted: &[&[u8]]) -> Result<()> {
 
 /// `once.topic_drop`. The topic's events have no subscriber, so outbox_retire removes them.
 pub fn topic_drop(call: &Call) -> Result<Datum> {
-    let topic = Topic::named_in(call, &Snapshot::latest())?;
+    let topic = Topic::named_in(call)?;
     let topic = lock::existing(&topic.name)?;
     if spi::query_latest(&DROP_ONE, &[Some(Datum::from(topic.id))])?.is_empty() {
         return Err(Error::new(
@@ -171,5 +172,6 @@ pub fn topic_drop(call: &Call) -> Result<Datum> {
         )
         .hint("once.subscriber_drop(topic, subscriber) removes one, and its backlog; drop all of them first."));
     }
+    table::tell_all(TOPICS)?;
     Ok(call.return_null())
 }

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
-use crate::outbox::event::{self, SEGMENTS};
+use crate::outbox::event::{self, SEGMENT, SEGMENTS};
 use crate::spi::{self, Kept};
 use crate::subxact;
 use crate::swept::Swept;
@@ -14,7 +14,6 @@ use crate::table::{self, Name, Snapshot, Table};
 use pgrx::pg_sys::{Datum, INT4OID, INT8OID};
 use std::ffi::CStr;
 
-pub const TABLE: Name = c"segment";
 const BY_NUMBER: Name = c"segment_pkey";
 
 /// The log leaves a segment of this size.
@@ -50,7 +49,7 @@ impl Log {
             is_opened_here: false,
             drained: [None; 4],
         };
-        let table = Table::to_read(TABLE)?;
+        let table = Table::to_read(SEGMENT)?;
         let present = incarnation::present()?;
         let mut scan = table.scan(BY_NUMBER, &mut [], snapshot)?;
         while let Some(slot) = scan.advance() {
@@ -110,7 +109,8 @@ impl Log {
     /// Makes an empty segment the current one.
     pub fn open(&self, segment: usize) -> Result<()> {
         let args = [Datum::from(segment as i32), Datum::from(self.opened + 1)];
-        spi::query_latest(&OPENED, &args.map(Some)).map(drop)
+        spi::query_latest(&OPENED, &args.map(Some))?;
+        table::tell_all(SEGMENT)
     }
 
     /// It is drained, and no snapshot from before the commit of that mark is left.

@@ -1,0 +1,110 @@
+//! What a backend remembers of tables that hardly change: options, topics, the current segment.
+//!
+//! A call sees what was committed when it began, at any isolation level. A function that changes the table calls
+//! [`super::tell_all`] in its transaction. The server sends the message before it releases the transaction's locks, and
+//! repeats it to this backend when its own change is rolled back. Rows that were written otherwise (by hand, by a
+//! replica's apply worker, by a restore) send no message, so nothing is remembered for longer than [`LONGEST_US`].
+
+use super::{Name, Slot, Table, Watch};
+use crate::clock;
+use crate::error::Result;
+use pgrx::pg_sys::{self, Datum};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+const LONGEST_US: i64 = 1_000_000;
+/// Of one table; with more, all are forgotten.
+const MOST: usize = 1_000;
+
+/// What was read of one table, by a name; kept in a `static`.
+pub struct Recalled<T> {
+    table: Name,
+    watch: Watch,
+    /// The count of messages and the time when the oldest of them was read.
+    since: Cell<(u64, i64)>,
+    known: RefCell<Option<HashMap<Vec<u8>, Rc<T>>>>,
+}
+
+// SAFETY: a backend is one thread.
+unsafe impl<T> Sync for Recalled<T> {}
+
+impl<T> Recalled<T> {
+    pub const fn new(table: Name) -> Recalled<T> {
+        Recalled {
+            table,
+            watch: Watch::new(),
+            since: Cell::new((0, 0)),
+            known: RefCell::new(None),
+        }
+    }
+
+    /// What `read` answered for this name; it reads the latest committed rows.
+    pub fn get(&'static self, name: &[u8], read: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
+        // SAFETY: what the server does between two commands, and with each new lock on a table.
+        unsafe {
+            pg_sys::CommandCounterIncrement();
+            pg_sys::AcceptInvalidationMessages();
+        }
+        let now = clock::real_us();
+        let (count, at) = self.since.get();
+        if count == self.watch.count()
+            && (at..at.saturating_add(LONGEST_US)).contains(&now)
+            && let Some(known) = self.known.borrow().as_ref().and_then(|k| k.get(name))
+        {
+            return Ok(Rc::clone(known));
+        }
+        // From before the snapshot of `read`: a message that comes meanwhile counts.
+        let present = self.watch.add([Table::to_read(self.table)?.oid()]);
+        let value = Rc::new(read()?);
+        let mut known = self.known.borrow_mut();
+        let known = known.get_or_insert_default();
+        if count != present || now - at >= LONGEST_US || now < at || known.len() >= MOST {
+            known.clear();
+            self.since.set((present, now));
+        }
+        known.insert(name.to_vec(), Rc::clone(&value));
+        Ok(value)
+    }
+}
+
+/// A copy of a row that outlives its table's page.
+pub struct KeptRow {
+    tuple: pg_sys::HeapTuple,
+    values: Vec<Option<Datum>>,
+}
+
+impl KeptRow {
+    pub fn of(slot: &Slot) -> KeptRow {
+        // SAFETY: the slot holds a stored row; the copy lies in memory that lives as long as the backend, and has no
+        // values out of line. Both arrays have room for all columns.
+        unsafe {
+            let desc = (*slot.raw).tts_tupleDescriptor;
+            let columns = (*desc).natts as usize;
+            let mut is_copy = false;
+            let row = pg_sys::ExecFetchSlotHeapTuple(slot.raw, false, &mut is_copy);
+            let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
+            let tuple = pg_sys::toast_flatten_tuple(row, desc);
+            pg_sys::MemoryContextSwitchTo(before);
+            let (mut values, mut nulls) = (vec![Datum::from(0); columns], vec![true; columns]);
+            pg_sys::heap_deform_tuple(tuple, desc, values.as_mut_ptr(), nulls.as_mut_ptr());
+            let values = values.into_iter().zip(nulls);
+            KeptRow {
+                tuple,
+                values: values.map(|(v, null)| (!null).then_some(v)).collect(),
+            }
+        }
+    }
+
+    /// The value of a column, from 1; None for NULL.
+    pub fn column(&self, attribute: usize) -> Option<Datum> {
+        self.values.get(attribute - 1).copied().flatten()
+    }
+}
+
+impl Drop for KeptRow {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `of`; nobody reads a value of a dropped row.
+        unsafe { pg_sys::pfree(self.tuple.cast()) }
+    }
+}
