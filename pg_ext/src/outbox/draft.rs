@@ -30,7 +30,7 @@ pub struct Draft<'a> {
     pub alone: bool,
     /// once.retry may have rows of the subscriber; set also when this take inserts some.
     pub retries: bool,
-    /// A batch is out, or once.retry may have rows.
+    /// A batch is out.
     pub is_active: bool,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Draft<'a> {
             rows: Vec::new(),
             alone: false,
             retries,
-            is_active: retries,
+            is_active: false,
         }
     }
 

@@ -1,14 +1,17 @@
 //! A memory of takes that found nothing, so that the next take need not look through all lanes again.
 //!
 //! Invariant: the memory says "nothing" only where there is nothing. A take of this backend looked through every
-//! lane: no event was pending, no batch was out, and once.retry had no row. That take could not see the events of two
-//! kinds of transactions:
+//! lane: no event was pending, no batch was out, and no row of once.retry was due. That take could not see the events
+//! of two kinds of transactions:
 //!   - A transaction that had its id then. If it has ended since, `unended` is different now.
 //!   - A transaction that got its id later, and its event ids after that. Then the sequence of event ids has moved on.
 //!
-//! Each take asks once.retry anew, because a redrive takes no event id. DROP and CREATE EXTENSION begin another
-//! sequence (`ids`). Rows that were written by hand are found within [`LONGEST_US`].
+//! A redrive takes an event id for this. A row of once.retry that is not in a batch becomes due at a known time
+//! (`next_due`), and one that is in a batch leaves a take of this backend without a memory. DROP and CREATE EXTENSION
+//! begin another sequence (`ids`). Found within [`LONGEST_US`]: rows that were written by hand, and an event that others
+//! have nacked, taken again and nacked again while this backend looked through the lanes.
 
+use super::retry;
 use super::topic::Subscriber;
 use crate::clock;
 use crate::error::Result;
@@ -40,6 +43,8 @@ pub struct LogMoment {
     at: i64,
     /// The open transactions; None: too many, or `before_look` was not called.
     unended: Option<Vec<i64>>,
+    /// When the first retry is due.
+    next_due: i64,
 }
 
 impl LogMoment {
@@ -53,33 +58,42 @@ impl LogMoment {
             next: table::next_xid(),
             at: clock::real_us(),
             unended: None,
+            next_due: i64::MIN,
         })
     }
 
-    /// A take of this backend found nothing, and no event has come since, except in once.retry.
-    pub fn is_quiet(&self, subscriber: &Subscriber) -> bool {
-        QUIET.with(|quiet| {
+    /// A take of this backend found nothing, no event has come since, and no retry is due.
+    pub fn is_quiet(&self, subscriber: &Subscriber) -> Result<bool> {
+        let now = clock::now_us()?;
+        Ok(QUIET.with(|quiet| {
             let quiet = quiet.borrow();
             let Some(known) = quiet.get(&subscriber.id) else {
                 return false;
             };
             let then = &known.moment;
             known.lanes == subscriber.topic.lanes
+                && now < then.next_due
                 && (then.ids, then.top) == (self.ids, self.top)
                 && (then.at..then.at.saturating_add(LONGEST_US)).contains(&self.at)
                 && Snapshot::latest().unended_before(then.next, MOST) == then.unended
-        })
+        }))
     }
 
-    /// Asks for the open transactions; to be called before the take looks at the lanes.
-    pub fn before_look(&mut self) {
+    /// Asks for the open transactions, then for retries; to be called before the take looks at the lanes.
+    pub fn before_look(&mut self, subscriber: &Subscriber) -> Result<()> {
         self.unended = Snapshot::latest().unended_before(self.next, MOST);
+        self.next_due = retry::next_due(subscriber)?;
+        Ok(())
     }
 
     /// The take has looked through all lanes; `nothing`: it found nothing at all.
-    pub fn remember(self, subscriber: &Subscriber, nothing: bool) {
+    pub fn remember(mut self, subscriber: &Subscriber, nothing: bool) -> Result<()> {
         // A rollback would bring back events that this transaction has acked.
         let nothing = nothing && table::own_xid_if_any().is_none();
+        if nothing {
+            // Also retries of a batch that has ended meanwhile.
+            self.next_due = self.next_due.min(retry::next_due(subscriber)?);
+        }
         QUIET.with(|quiet| {
             let mut quiet = quiet.borrow_mut();
             match nothing && self.unended.is_some() {
@@ -93,5 +107,6 @@ impl LogMoment {
                 false => quiet.remove(&subscriber.id),
             };
         });
+        Ok(())
     }
 }

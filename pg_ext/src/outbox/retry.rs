@@ -17,7 +17,7 @@ use crate::clock::{self, INFINITY};
 use crate::error::Result;
 use crate::row;
 use crate::spi::{self, Kept, column, number};
-use crate::table::{self, Name, ScanKey, Snapshot, Table};
+use crate::table::{self, Name, ScanKey, ScanStep, Snapshot, Table};
 use pgrx::pg_sys::{
     self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID, INT8OID, TEXTARRAYOID, TEXTOID,
     TIMESTAMPTZOID,
@@ -215,12 +215,37 @@ pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i6
     RetryLane::open(sub, lane)?.first_of_key(key)
 }
 
-/// The subscriber may have rows. The look stops at a bound, because an old snapshot keeps the index entries of deleted
-/// rows.
+/// The most index entries of one look, because an old snapshot keeps those of deleted rows.
+const MOST_ENTRIES: usize = 50;
+
+/// The subscriber may have rows; the look stops at MOST_ENTRIES.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
-    const MOST_ENTRIES: usize = 50;
     let keys = &mut [ScanKey::i32(1, sub.id)];
     Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), MOST_ENTRIES)
+}
+
+/// When the first row that is in no batch and does not wait is due; infinity where there is none. A look at a lane that
+/// reaches MOST_ENTRIES answers that one may be due.
+pub fn next_due(sub: &Subscriber) -> Result<i64> {
+    let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
+    let mut first = INFINITY;
+    for lane in table.values(BY_DUE, &[sub.id], &snapshot)? {
+        for suspect in [false, true] {
+            let keys = &mut [
+                ScanKey::i32(1, sub.id),
+                ScanKey::i32(2, lane),
+                ScanKey::bool(3, suspect),
+                ScanKey::until(4, INFINITY - 1),
+            ];
+            let mut looks = MOST_ENTRIES;
+            match table.scan(BY_DUE, keys, &snapshot)?.step(&mut looks) {
+                ScanStep::Row(slot) => first = first.min(Retry::borrow(slot).i64(Col::DueAt)),
+                ScanStep::LimitReached => return Ok(i64::MIN),
+                ScanStep::End => {}
+            }
+        }
+    }
+    Ok(first)
 }
 
 /// The suspect of this lane that has been due for longest; in a keyed lane only a first row of a key.

@@ -49,11 +49,11 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
         return Ok(Datum::from(0));
     }
     let mut moment = LogMoment::now()?;
-    let retries = retry::may_have_any(&subscriber)?;
-    if !retries && moment.is_quiet(&subscriber) {
+    if moment.is_quiet(&subscriber)? {
         return Ok(Datum::from(0));
     }
-    moment.before_look();
+    moment.before_look(&subscriber)?;
+    let retries = retry::may_have_any(&subscriber)?;
     let mut draft = Draft::new(&subscriber, wish, retries);
     let mut lanes = LaneOrder::recalled(&subscriber);
     let mut busy = Vec::new();
@@ -76,7 +76,7 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
         wait_for(busy, &mut draft, &mut lanes)?;
     }
     let nothing = draft.is_empty() && locked == 0 && !draft.is_active;
-    moment.remember(&subscriber, nothing && looked_everywhere);
+    moment.remember(&subscriber, nothing && looked_everywhere)?;
     lanes.remember(&subscriber);
     draft.hand_out(&rows);
     Ok(Datum::from(0))

@@ -206,3 +206,22 @@ async fn an_empty_take_after_the_last_commit_means_that_everything_is_taken() {
     all.dedup();
     assert_eq!(all.len(), 600);
 }
+
+#[tokio::test]
+async fn waiting_retries_do_not_make_an_idle_take_look_through_all_lanes() {
+    let (play, worker) = idle().await;
+    play.show(&emit("x", "")).await;
+    play.show("select once.outbox_nack('t', 'default', max(token), retry_after => '1 h') from once.outbox_take('t')")
+        .await;
+    let looks =
+        "select idx_scan from pg_stat_xact_user_tables where relid = 'once.batch'::regclass";
+    let quiet = pg_once_tests::race::poll_async("a take that does not look", async || {
+        worker.show("begin").await;
+        let before = worker.show(looks).await;
+        assert_eq!(worker.show(TAKE).await, "");
+        let looked = worker.show(looks).await != before;
+        worker.show("commit").await;
+        Ok((!looked).then_some(()))
+    });
+    quiet.await.unwrap();
+}
