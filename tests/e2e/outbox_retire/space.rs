@@ -279,3 +279,29 @@ async fn an_analyze_of_the_batches_does_not_look_through_their_arrays() {
     assert_ne!(play.show(&analyzed("= 'N'")).await, "0");
     assert_eq!(play.show(&analyzed("= 'A'")).await, "0");
 }
+
+#[tokio::test]
+async fn an_emit_goes_to_the_segment_that_is_current_after_a_commit_and_after_a_rollback() {
+    let play = open().await;
+    let other = play.another().await;
+    let last =
+        "select tableoid::regclass from (select tableoid, event_id from once.event_0 union all
+                select tableoid, event_id from once.event_1 union all
+                select tableoid, event_id from once.event_2) e order by event_id desc limit 1";
+    play.show("select fill('t', 1200)").await;
+    other.show("select fill('t', 1)").await;
+    play.show("begin").await;
+    retire(&play).await;
+    play.show("select fill('t', 1)").await;
+    assert_eq!(play.show(last).await, "once.event_1", "opened here");
+    other.show("select fill('t', 1)").await;
+    assert_eq!(other.show(last).await, "once.event_0", "not committed");
+    play.show("rollback; select fill('t', 1)").await;
+    assert_eq!(play.show(last).await, "once.event_0", "rolled back");
+    retire(&play).await;
+    for session in [&play, &other] {
+        session.show("select fill('t', 1)").await;
+        // The rollback has left pages in event_1.
+        assert_eq!(session.show(last).await, "once.event_2", "committed");
+    }
+}
