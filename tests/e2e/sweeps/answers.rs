@@ -137,7 +137,7 @@ async fn a_sweep_with_an_old_snapshot_reaps_nothing_that_a_raised_gone_for_keeps
         play.clock("3 h").await;
         for emptied in [false, true] {
             if emptied {
-                play.show(r#"select once.scope_set('s', '{"gone_for": "2 h"}')"#)
+                play.show(r#"select once.scope_set('s', '{"gone_for": "2 h 30 s"}')"#)
                     .await;
                 play.show("select * from once.sweep(task => 'key_tombstone')")
                     .await;
