@@ -96,8 +96,9 @@ def _rounds(ask_for: Callable[[], Flow[Claim]], work: FlowOfWork, wait: float) -
     rounds = 0
     while rounds < ROUNDS:
         claimed = yield from ask_for()
-        if isinstance(claimed, InProgress) and time.monotonic() + pause < end:
-            yield Pause(pause)
+        left = end - time.monotonic()
+        if isinstance(claimed, InProgress) and left > 0:
+            yield Pause(min(pause, left))
             pause = min(2 * pause, 0.5)
             continue
         if not isinstance(claimed, Lease):
