@@ -20,6 +20,7 @@ async fn claimed_meanwhile(task: &str, max: u32) -> (Playground, String) {
     finish(&play, "k", 2, "'1 h'", answer).await;
     holder.clock("2 h").await;
     sweeper.clock("1 day").await;
+    sweeper.show("set once.sweep_lock_timeout = '30s'").await;
     holder
         .show("begin; alter index once.key_reap set tablespace pg_default")
         .await;
