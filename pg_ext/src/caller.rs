@@ -100,7 +100,7 @@ const FOLLOW: &CStr = c"
                        LEFT JOIN pg_catalog.pg_roles n ON n.rolname = o.owner_name AND o.owner_incarnation <> $1
                  WHERE o.owner IS NOT NULL AND (i.rolname <> o.owner_name OR n.oid IS NOT NULL)
                    FOR UPDATE OF o SKIP LOCKED) d (scope, oid, rolname)
-         WHERE s.scope = d.scope),
+         WHERE s.scope = d.scope RETURNING 1),
     machines AS (
         UPDATE once.machine m SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1
           FROM (SELECT o.machine, COALESCE(i.oid, n.oid), COALESCE(i.rolname, n.rolname)
@@ -118,26 +118,30 @@ const FOLLOW: &CStr = c"
                        LEFT JOIN pg_catalog.pg_roles n ON n.rolname = o.owner_name AND o.owner_incarnation <> $1
                  WHERE o.owner IS NOT NULL AND (i.rolname <> o.owner_name OR n.oid IS NOT NULL)
                    FOR UPDATE OF o SKIP LOCKED) d (topic_id, oid, rolname)
-         WHERE t.topic_id = d.topic_id),
+         WHERE t.topic_id = d.topic_id RETURNING 1),
     renamed AS (
         UPDATE once.role_grant g SET role_name = r.rolname FROM pg_catalog.pg_roles r
          WHERE g.incarnation = $1 AND r.oid = g.role AND g.role_name <> r.rolname),
     restored AS (
         DELETE FROM once.role_grant g USING pg_catalog.pg_roles r
-         WHERE g.incarnation <> $1 AND r.rolname = g.role_name RETURNING r.oid, r.rolname, g.kind)
-    INSERT INTO once.role_grant (role, role_name, incarnation, kind)
-    SELECT DISTINCT r.oid, r.rolname, $1, r.kind FROM restored r
-    ON CONFLICT (role, incarnation, kind) DO NOTHING";
+         WHERE g.incarnation <> $1 AND r.rolname = g.role_name RETURNING r.oid, r.rolname, g.kind),
+    granted AS (
+        INSERT INTO once.role_grant (role, role_name, incarnation, kind)
+        SELECT DISTINCT r.oid, r.rolname, $1, r.kind FROM restored r
+        ON CONFLICT (role, incarnation, kind) DO NOTHING)
+    SELECT 1 FROM scopes UNION ALL SELECT 1 FROM topics";
 
 static FOLLOWED: Kept = Kept::new(FOLLOW, &[INT8OID]);
 
 /// Brings the stored names of roles up to date after ALTER ROLE … RENAME, and their numbers after a restore.
 pub fn follow_renames() -> Result<()> {
     let present = Some(Datum::from(incarnation::present()?));
-    spi::query(&FOLLOWED, &[present])?;
-    [c"scope", c"topic"]
-        .into_iter()
-        .try_for_each(table::tell_all)
+    match spi::query(&FOLLOWED, &[present])?.is_empty() {
+        true => Ok(()),
+        false => [c"scope", c"topic"]
+            .into_iter()
+            .try_for_each(table::tell_all),
+    }
 }
 
 fn oid(role: Datum) -> pg_sys::Oid {
