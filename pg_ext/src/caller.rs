@@ -138,9 +138,7 @@ pub fn follow_renames() -> Result<()> {
     let present = Some(Datum::from(incarnation::present()?));
     match spi::query(&FOLLOWED, &[present])?.is_empty() {
         true => Ok(()),
-        false => [c"scope", c"topic"]
-            .into_iter()
-            .try_for_each(table::tell_all),
+        false => table::tell_all(&[c"scope", c"topic"]),
     }
 }
 

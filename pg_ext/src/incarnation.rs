@@ -72,6 +72,6 @@ pub fn incarnation_renew(call: &Call) -> Result<Datum> {
         .as_bytes(),
     )?;
     // Which series of events is the present one depends on it. While the extension is created, there is no table yet.
-    table::tell_all(c"series").ok();
+    table::tell_all(&[c"series"]).ok();
     Ok(call.return_null())
 }

@@ -105,7 +105,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
         }
     }
     store(&valid, present.as_ref())?;
-    table::tell_all(TABLE)?;
+    table::tell_all(&[TABLE])?;
     if present.is_some_and(|p| p.guarded()) {
         install::move_guards(&name)?;
     }
@@ -340,6 +340,6 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     install::replace_guards(&shown(name), &[])?;
     // Reads the latest snapshot, to delete also the leases that changed after this transaction's snapshot.
     spi::query_latest(&FORGOTTEN, &[Some(row::text(name))])?;
-    table::tell_all(TABLE)?;
+    table::tell_all(&[TABLE])?;
     Ok(call.return_null())
 }

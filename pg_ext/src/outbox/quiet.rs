@@ -82,21 +82,22 @@ impl LogMoment {
     /// Asks for the open transactions, then for retries; to be called before the take looks at the lanes.
     pub fn before_look(&mut self, subscriber: &Subscriber) -> Result<()> {
         self.unended = Snapshot::latest().unended_before(self.next, MOST);
-        self.next_due = retry::next_due(subscriber)?;
+        self.next_due = retry::next_due(subscriber, clock::now_us()?)?;
         Ok(())
     }
 
     /// The take has looked through all lanes; `nothing`: it found nothing at all.
     pub fn remember(mut self, subscriber: &Subscriber, nothing: bool) -> Result<()> {
         // A rollback would bring back events that this transaction has acked.
-        let nothing = nothing && table::own_xid_if_any().is_none();
-        if nothing {
+        let nothing = nothing && self.unended.is_some() && table::own_xid_if_any().is_none();
+        let now = clock::now_us()?;
+        if nothing && now < self.next_due {
             // Also retries of a batch that has ended meanwhile.
-            self.next_due = self.next_due.min(retry::next_due(subscriber)?);
+            self.next_due = self.next_due.min(retry::next_due(subscriber, now)?);
         }
         QUIET.with(|quiet| {
             let mut quiet = quiet.borrow_mut();
-            match nothing && self.unended.is_some() {
+            match nothing {
                 true => quiet.insert(
                     subscriber.id,
                     QuietLog {

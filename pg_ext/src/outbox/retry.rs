@@ -224,9 +224,9 @@ pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), MOST_ENTRIES)
 }
 
-/// When the first row that is in no batch and does not wait is due; infinity where there is none. A look at a lane that
-/// reaches MOST_ENTRIES answers that one may be due.
-pub fn next_due(sub: &Subscriber) -> Result<i64> {
+/// When the first row that is in no batch and does not wait is due; infinity where there is none. The look ends with a
+/// row that is due. A look at a lane that reaches MOST_ENTRIES answers that one may be due.
+pub fn next_due(sub: &Subscriber, now: i64) -> Result<i64> {
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
     let mut first = INFINITY;
     for lane in table.values(BY_DUE, &[sub.id], &snapshot)? {
@@ -242,6 +242,9 @@ pub fn next_due(sub: &Subscriber) -> Result<i64> {
                 ScanStep::Row(slot) => first = first.min(Retry::borrow(slot).i64(Col::DueAt)),
                 ScanStep::LimitReached => return Ok(i64::MIN),
                 ScanStep::End => {}
+            }
+            if first <= now {
+                return Ok(first);
             }
         }
     }

@@ -65,7 +65,7 @@ pub fn current() -> Result<i32> {
     if find(&Snapshot::latest())?.is_none() {
         spi::query_latest(&GO_ON, &[])?;
         spi::query_latest(&BEGIN, &[Some(Datum::from(incarnation::present()?))])?;
-        table::tell_all(TABLE)?;
+        table::tell_all(&[TABLE])?;
     }
     find(&Snapshot::latest())?
         .ok_or_else(|| Error::new(Kind::Internal, "the outbox's series could not begin"))

@@ -4,17 +4,16 @@
 //! foreign value is refused with ON007, so that a request that was sent to the wrong database does not run there a
 //! second time. Nothing is checked until `shard_set` was called.
 
-mod memory;
-
 use crate::call::{Call, shown, utf8};
 use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::spi::{self, Kept};
-use crate::table::{self, Name, Snapshot, Table};
+use crate::table::{self, Name, Recalled, Snapshot, Table};
 use pgrx::pg_sys::{Datum, INT4OID, TEXTOID};
 use sha2::{Digest, Sha256};
 use std::ffi::CStr;
+use std::rc::Rc;
 
 const TABLE: Name = c"shard";
 /// More shards than anybody has.
@@ -30,6 +29,7 @@ const GET: &CStr = c"
 
 static SET_ONE: Kept = Kept::new(SET, &[INT4OID, INT4OID, TEXTOID, TEXTOID]);
 static GET_ONE: Kept = Kept::new(GET, &[]);
+static KNOWN: Recalled<Option<Shard>> = Recalled::new(TABLE);
 
 /// The shard that this database is.
 #[derive(PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub fn shard_set(call: &Call) -> Result<Datum> {
         Some(row::text(&wanted.separator)),
     ];
     spi::query(&SET_ONE, &args)?;
-    table::tell_all(TABLE)?;
+    table::tell_all(&[TABLE])?;
     match stored()? {
         Some(present) if present == wanted => shard_get(call),
         Some(present) => Err(Error::new(
@@ -135,7 +135,8 @@ impl Shard {
 
 /// ON007 where the key, message or saga belongs to another shard.
 pub fn ensure_home(scope: &[u8], key: &[u8]) -> Result<()> {
-    let Some(shard) = memory::recalled(stored)? else {
+    let known = known()?;
+    let Some(shard) = known.as_ref() else {
         return Ok(());
     };
     let (routing, home) = shard.home(scope, key);
@@ -156,13 +157,20 @@ pub fn ensure_home(scope: &[u8], key: &[u8]) -> Result<()> {
 }
 
 pub fn is_set() -> Result<bool> {
-    Ok(memory::recalled(stored)?.is_some())
+    Ok(known()?.is_some())
 }
 
 /// Whether a key that is stored here belongs here; true where no shard is set.
 pub fn is_home(scope: &[u8], key: &[u8]) -> Result<bool> {
-    let shard = memory::recalled(stored)?;
-    Ok(shard.is_none_or(|shard| shard.home(scope, key).1 == shard.shard))
+    let known = known()?;
+    Ok(known
+        .as_ref()
+        .as_ref()
+        .is_none_or(|shard| shard.home(scope, key).1 == shard.shard))
+}
+
+fn known() -> Result<Rc<Option<Shard>>> {
+    KNOWN.get(b"", stored)
 }
 
 fn stored() -> Result<Option<Shard>> {

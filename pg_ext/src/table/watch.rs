@@ -76,15 +76,17 @@ extern "C-unwind" fn schema_changed(arg: Datum, _cache: i32, _hash: u32) {
     relation_changed(arg, pg_sys::InvalidOid);
 }
 
-/// Tells the watches of every backend that this table has changed: this one's with the next command, others when the
+/// Tells the watches of every backend that these tables have changed: this one's with the next command, others when the
 /// transaction commits.
-pub fn tell_all(name: Name) -> Result<()> {
-    let table = Table::to_read(name)?.oid();
-    // SAFETY: the table is there, locked to the end of the transaction. The next command begins with the message where
-    // this one counts as a write.
-    unsafe {
-        pg_sys::GetCurrentCommandId(true);
-        pg_sys::CacheInvalidateRelcacheByRelid(table);
+pub fn tell_all(names: &[Name]) -> Result<()> {
+    for name in names {
+        let table = Table::to_read(name)?.oid();
+        // SAFETY: the table is there, locked to the end of the transaction. The next command begins with the message
+        // where this one counts as a write.
+        unsafe {
+            pg_sys::GetCurrentCommandId(true);
+            pg_sys::CacheInvalidateRelcacheByRelid(table);
+        }
     }
     Ok(())
 }

@@ -287,8 +287,8 @@ impl Drop for OpenIndexes {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             for index in &self.0 {
-                // SAFETY: opened by us; NoLock keeps the lock to the end of the transaction.
-                unsafe { pg_sys::relation_close(*index, pg_sys::NoLock as i32) };
+                // SAFETY: opened by us. The lock ends here, as in the server's ExecCloseIndices.
+                unsafe { pg_sys::index_close(*index, pg_sys::RowExclusiveLock as i32) };
             }
         }
     }

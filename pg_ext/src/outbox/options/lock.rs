@@ -64,7 +64,7 @@ pub fn existing_or_new(name: &[u8]) -> Result<(Topic, bool)> {
         let id = next_number()?;
         let rows = spi::query(&CREATE_ROW, &[Some(row::text(name)), Some(Datum::from(id))])?;
         created = spi::first(&rows).is_some_and(|d| d.value() as i32 == id);
-        table::tell_all(TOPICS)?;
+        table::tell_all(&[TOPICS])?;
     }
     Ok((Topic::named(name)?, created))
 }

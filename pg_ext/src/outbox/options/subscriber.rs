@@ -116,7 +116,7 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
             change.dead_for_us.map(Datum::from),
         ],
     )?;
-    table::tell_all(SUBSCRIBERS)?;
+    table::tell_all(&[SUBSCRIBERS])?;
     match set.is_empty() {
         true => Err(lock::raced(&topic.name)),
         false => all_options(&Subscriber::named(topic, name)?),
@@ -155,9 +155,7 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
         Some(Datum::from(false)),
         Some(row::text(name)),
     ])?;
-    [TOPICS, SUBSCRIBERS]
-        .into_iter()
-        .try_for_each(table::tell_all)?;
+    table::tell_all(&[TOPICS, SUBSCRIBERS])?;
     Ok(id)
 }
 
@@ -196,9 +194,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     // Only after the batches are locked: a transaction that has nacked may still emit a delayed event.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
-    [TOPICS, SUBSCRIBERS]
-        .into_iter()
-        .try_for_each(table::tell_all)?;
+    table::tell_all(&[TOPICS, SUBSCRIBERS])?;
     Ok(call.return_null())
 }
 

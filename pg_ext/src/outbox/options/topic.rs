@@ -87,7 +87,7 @@ pub fn topic_set(call: &Call) -> Result<Datum> {
             Some(Datum::from(incarnation::present()?)),
         ],
     )?;
-    table::tell_all(TOPICS)?;
+    table::tell_all(&[TOPICS])?;
     if created {
         for subscriber in change.subscribers.unwrap_or_else(default_subscribers) {
             subscriber::create(&topic, subscriber)?;
@@ -172,6 +172,6 @@ pub fn topic_drop(call: &Call) -> Result<Datum> {
         )
         .hint("once.subscriber_drop(topic, subscriber) removes one, and its backlog; drop all of them first."));
     }
-    table::tell_all(TOPICS)?;
+    table::tell_all(&[TOPICS])?;
     Ok(call.return_null())
 }

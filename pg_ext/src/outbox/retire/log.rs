@@ -110,7 +110,7 @@ impl Log {
     pub fn open(&self, segment: usize) -> Result<()> {
         let args = [Datum::from(segment as i32), Datum::from(self.opened + 1)];
         spi::query_latest(&OPENED, &args.map(Some))?;
-        table::tell_all(SEGMENT)
+        table::tell_all(&[SEGMENT])
     }
 
     /// It is drained, and no snapshot from before the commit of that mark is left.
