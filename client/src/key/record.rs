@@ -24,7 +24,7 @@ pub enum KeyStatus {
     Parked,
     /// Has its answer.
     Finished,
-    /// Had its answer; only the tombstone is left.
+    /// Had its answer, which is not shown any more.
     Gone,
 }
 

@@ -61,7 +61,7 @@ pub enum Acted {
         error: String,
     },
     /// Another holder has the lease, or it could not be kept alive; nothing was written. Delete what the work made
-    /// outside the database.
+    /// outside the database, unless an earlier run may have finished the action long ago: look at the row first.
     LeaseLost,
 }
 

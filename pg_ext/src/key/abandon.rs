@@ -10,8 +10,8 @@
 //! A run reads a bounded number of the oldest entries of all scopes, and as many again for late claims. Without rows
 //! in once.key_mark it reads everything from the beginning, which is slow but correct.
 //!
-//! A clock that steps back by more than a key's lease hides that key from completers, but never from claims. Once its
-//! ttl is over, key_tombstone finds it.
+//! A clock that steps back by more than a key's lease hides that key from completers, but never from claims. key_reap
+//! finds it when its ttl is over, and a day (a ttl that is longer, or a gone_for that is shorter).
 
 use super::identity::KeyId;
 use super::record::{self, BY_LOOK, Col, KeyRow, ORDINARY, TABLE, lane};

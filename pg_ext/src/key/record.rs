@@ -28,8 +28,8 @@ pub const PENDING: u8 = b'1';
 pub const WHOLE: u8 = b'0';
 /// Reap stage of a key that was finished with more than LARGE bytes: key_tombstone empties it at reap_at, its expiry.
 const TO_EMPTY: u8 = b'1';
-/// A version of a row as large does not fit into the room that `fillfactor` leaves on its page. So its write needs new
-/// index entries anyway.
+/// As much as `fillfactor` leaves on a page for new versions: a larger one needs new index entries anyway, unless it is
+/// so large that it goes out of line.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.

@@ -244,7 +244,7 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
             us(given.retry_after_us),
         ],
     )?;
-    table::tell_all(TABLE)?;
+    table::tell_all(&[TABLE])?;
     spi::query_latest(&OFFERED, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
     all_options(scope)
 }
