@@ -186,3 +186,25 @@ async fn an_owner_without_a_right_on_its_own_table_is_reported() {
     play.clock("1 year").await;
     assert_eq!(drain(&play, 10).await, (3, 0));
 }
+
+#[tokio::test]
+async fn a_trigger_that_emits_needs_its_owners_right_and_doctor_says_which() {
+    let play = owned_by("sweep_emits", 3).await;
+    play.show("select once.topic_set('reverted')").await;
+    let emit = "perform once.outbox_emit('reverted', '{}');";
+    with_trigger(&play, "sweep_emits", emit).await;
+    play.show("select once.revoke_role('sweep_emits', 'operate')")
+        .await;
+    let (done, failed) = drain(&play, 10).await;
+    assert_eq!(done, 0);
+    assert!(failed > 0);
+    let told = play.show("select hint from once.doctor() where hint like '%grant_role%'");
+    assert!(told.await.contains("once.grant_role(owner, 'use')"));
+    play.show("select once.grant_role('sweep_emits', 'use')")
+        .await;
+    play.clock("1 year").await;
+    assert_eq!(drain(&play, 10).await, (3, 0));
+    play.ask("select count(*) from once.outbox_take('reverted', max => 10)")
+        .is("3")
+        .await;
+}
