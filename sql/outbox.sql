@@ -437,7 +437,7 @@ $$Makes dead letters due again, at most max (1 to 10000), the longest dead first
 CREATE FUNCTION once.outbox_discard(topic text, subscriber text, event_ids bigint[], OUT discarded integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_discard';
 COMMENT ON FUNCTION once.outbox_discard(text, text, bigint[]) IS
-$$Deletes the named dead letters of a subscriber for good, with the record of their failed attempts, and returns their number. Other subscribers keep theirs. Events that are not dead are skipped, so a repeated call answers 0.
+$$Deletes the named dead letters of a subscriber for good, with the record of their failed attempts, and returns their number. Other subscribers keep theirs. The log has their payload until a sweep (outbox_retire) truncates its segment. Events that are not dead are skipped, so a repeated call answers 0.
 Errors: 42704 no such topic or subscriber, 22023 event_ids is NULL, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_peek(

@@ -145,9 +145,11 @@ test_creation() {
     expect "a finished request there" 'replayed|201' "$(ask_debian fresh "$CLAIM")"
 }
 
+moves_done() { ask_debian fresh "select count(*) from job where status = 'done'"; }
+
 # Debian's pg_repack copies a machine's table beside moves: each of its 20,000 rows moves once, none is lost.
 test_repack() {
-    local part move
+    local part move before after
     if [ ! -x "/usr/lib/postgresql/$MAJOR/bin/pg_repack" ] && ! apt_install "postgresql-$MAJOR-repack"; then
         note "NOT CHECKED: pg_repack is missing: sudo apt-get install postgresql-$MAJOR-repack"
         return
@@ -161,9 +163,12 @@ test_repack() {
         move="do \$\$ begin for i in 1..10000 loop perform once.transition('job', $((part * 10000)) + i, 'done'); commit; end loop; end \$\$"
         must ask_debian fresh "$move" >/dev/null &
     done
+    before=$(moves_done)
     (cd / && as_postgres "/usr/lib/postgresql/$MAJOR/bin/pg_repack" --no-kill-backend -h /var/run/postgresql \
         -p "$PORT" -d fresh -t job) >/dev/null 2>&1 || die "pg_repack failed beside moves"
+    after=$(moves_done)
     wait
+    [ "$before" -lt "$after" ] || die "no row moved while pg_repack ran" "$before rows before, $after after it"
     expect "moves beside pg_repack" '20000|20000' "$(ask_debian fresh "select count(*) filter (where status = 'done'), count(*) from job")"
     expect "violations of what must hold" '0' "$(ask_debian fresh 'select count(*) from once.verify()')"
 }

@@ -12,7 +12,7 @@ use crate::machine::after::MoveMade;
 use crate::machine::changes;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
-use crate::machine::moves::{Requester, moves_to};
+use crate::machine::moves::{Requester, moves_to, targets};
 use crate::machine::permit::{self, Doing};
 use pgrx::pg_sys::{Datum, Oid};
 use std::rc::Rc;
@@ -193,7 +193,8 @@ impl GuardedRows {
                     "One of them is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again. To correct a row, turn the guard off for the correction: once.machine_guard(machine, false)."
                 }
             };
-            return Err(self.refuse(old, &problem, hint));
+            let hint = format!("Moves are declared to {}. {hint}", targets(definition));
+            return Err(self.refuse(old, &problem, &hint));
         }
         if moves.iter().any(|m| m.when.is_none()) {
             return Ok(());

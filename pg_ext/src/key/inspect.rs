@@ -76,7 +76,8 @@ fn next(options: &ScopeOptions, row: &KeyRow, now: i64) -> String {
     let attempt = row.i32(Col::Attempt);
     match (status(options, row, now), seconds) {
         (b"running", 0..) => format!(
-            "Its holder completes, releases or parks it within {seconds} s, or extends the lease; else the next claim resumes it."
+            "Its holder, who claimed it {} s ago, completes, releases or parks it within {seconds} s, or extends the lease; else the next claim resumes it.",
+            (now - row.i64(Col::ClaimedAt)) / 1_000_000
         ),
         (b"released", 1..) => format!("Claims resume it in {seconds} s; until then they answer in_progress."),
         (b"running" | b"released", _) => {

@@ -166,9 +166,14 @@ impl WantedMoves {
     }
 }
 
-/// The statuses that some transition leads to.
-fn targets(definition: &Definition) -> String {
-    let targets: BTreeSet<&str> = definition.transitions.iter().map(|t| &*t.to).collect();
+/// The statuses that some transition or finished step leads to.
+pub fn targets(definition: &Definition) -> String {
+    let transitions = definition.transitions.iter().map(|t| &*t.to);
+    let steps = definition
+        .steps
+        .iter()
+        .flat_map(|s| s.successful_state.values());
+    let targets: BTreeSet<&str> = transitions.chain(steps.map(|to| &**to)).collect();
     match targets.is_empty() {
         true => "none".to_owned(),
         false => format!(

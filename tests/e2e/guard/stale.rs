@@ -122,7 +122,7 @@ async fn after_a_label_is_renamed_the_refusal_says_to_define_the_machine_again()
     let play = Playground::open().await;
     play.show(
         "create type phase as enum ('open', 'paid'); create table bill (id int primary key, status phase not null);
-         insert into bill values (1, 'open')",
+         insert into bill values (1, 'open'), (2, 'open')",
     )
     .await;
     let define = |open: &str| {
@@ -133,20 +133,22 @@ async fn after_a_label_is_renamed_the_refusal_says_to_define_the_machine_again()
     };
     play.show(&define("open")).await;
     play.show("select once.machine_guard('bill', true)").await;
+    let old = play.another().await;
+    let move_2 = "select moved from once.transition('bill', 2, 'paid')";
+    assert_eq!(old.show(move_2).await, "t");
     play.show("alter type phase rename value 'open' to 'fresh'")
         .await;
-    let update = "update bill set status = 'paid'";
-    let by_hand = play.refused(update).await;
-    assert_eq!(by_hand.code, "ON002");
-    assert!(
-        by_hand.hint.contains("define the machine again"),
-        "{by_hand:?}"
-    );
-    let moved = play
-        .refused("select once.transition('bill', 1, 'fresh')")
-        .await;
-    assert_eq!(moved.code, "ON002");
-    assert!(moved.hint.contains("define the machine again"), "{moved:?}");
+    let update = "update bill set status = 'paid' where id = 1";
+    for session in [&play, &old] {
+        for refused in [update, "select once.transition('bill', 1, 'fresh')"] {
+            let refusal = session.refused(refused).await;
+            assert_eq!(refusal.code, "ON002");
+            assert!(
+                refusal.hint.contains("define the machine again"),
+                "{refusal:?}"
+            );
+        }
+    }
     play.show(&define("fresh")).await;
     play.show(update).await;
 }

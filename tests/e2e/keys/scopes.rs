@@ -307,7 +307,8 @@ async fn key_get_says_what_happens_next_and_by_whom() {
     };
     play.clock("0").await;
     let token = play.token("k", "").await;
-    next("Its holder completes, releases or parks it within 60 s").await;
+    play.clock("20 s").await;
+    next("Its holder, who claimed it 20 s ago, completes, releases or parks it within 40 s").await;
     play.clock("2 min").await;
     next("The next claim resumes it").await;
     play.show(&format!(

@@ -179,6 +179,8 @@ async fn a_machine_is_drawn_for_mermaid() {
         "    failed --> archived : retry by boss",
         "    ready --> cancelled : cancel",
         "    archived --> [*]",
+        "    classDef claim stroke-dasharray: 6 4",
+        "    classDef terminal stroke-width: 4px",
         "    class running claim",
         "    class cancelled terminal",
     ] {
@@ -199,4 +201,19 @@ async fn a_machine_is_drawn_for_mermaid() {
         "{drawn}"
     );
     assert!(drawn.contains("    s0 --> s1\n    s1 --> s2\n"), "{drawn}");
+}
+
+#[tokio::test]
+async fn the_picture_in_the_book_is_the_one_that_is_drawn() {
+    let play = Playground::open().await;
+    play.show(include_str!("../../../sql/examples/batch_job.sql"))
+        .await;
+    let machine = include_str!("../../../sql/examples/batch_job.json");
+    define(&play, machine).await;
+    let drawn = play.show("select once.machine_diagram('batch_job')").await;
+    let page = include_str!("../../../docs/reference/machine.md");
+    assert!(
+        page.contains(&format!("```mermaid\n{}\n```", drawn.trim_end())),
+        "{drawn}"
+    );
 }

@@ -7,6 +7,7 @@
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
+use crate::caller;
 use crate::error::{Error, Kind, Result};
 use crate::options::{Given, Member};
 use crate::outbox::seen::Seen;
@@ -99,6 +100,7 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
         read_option(option, &mut change)?;
     }
     let topic = lock::existing(&topic.name)?;
+    caller::follow_renames()?;
     let id = match find(&topic, name)? {
         Some(id) => id,
         None => create(&topic, name)?,
