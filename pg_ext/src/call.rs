@@ -1,5 +1,5 @@
-//! Reads the arguments of one SQL call from the server's datums, without a copy where a value is stored plainly. Every
-//! reader names its argument in its error.
+//! Reads the arguments of one SQL call from the server's datums; a value that is stored plainly is not copied. The
+//! error of each reader names the argument.
 
 use crate::clock;
 use crate::error::{Error, Result};
@@ -67,7 +67,7 @@ impl Call {
             Some(value) if of != pg_sys::TEXTOID && of != pg_sys::InvalidOid => value,
             text => return Ok(text.map(varlena)),
         };
-        // SAFETY: all look into the system caches; the output function is the one of the value's type.
+        // SAFETY: all look into the system caches; the output function belongs to the value's type.
         unsafe {
             let base = pg_sys::getBaseType(of);
             if pg_sys::get_element_type(base) != pg_sys::InvalidOid || pg_sys::type_is_rowtype(base)
@@ -179,8 +179,8 @@ fn not_null(name: &str, hint: &str) -> Error {
 
 /// The payload of a varlena datum, detoasted where it has to be.
 pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
-    // SAFETY: the datum is a non-null varlena. The server frees the original and a detoasted copy after the call, or a
-    // slot that outlives the use pins them. A plain value is read in place, without a call into the server.
+    // SAFETY: the datum is a non-null varlena. The value and its detoasted copy live until the call ends; a value in a
+    // slot lives as long as the slot. A plain value is read in place.
     unsafe {
         let stored: *mut pg_sys::varlena = datum.cast_mut_ptr();
         let plain = match pgrx::varlena::varatt_is_4b_u(stored)
@@ -210,7 +210,7 @@ pub fn texts_or_null<'a>(array: Datum) -> Vec<Option<&'a [u8]>> {
     elements.map(|element| element.map(varlena)).collect()
 }
 
-/// The elements of a bigint[]; None for one that holds a NULL.
+/// The elements of a bigint[]; None if one is NULL.
 pub fn i64s(array: Datum) -> Option<Vec<i64>> {
     of_8_bytes(array, pg_sys::INT8OID)
 }
@@ -253,8 +253,8 @@ pub fn characters(text: &[u8]) -> usize {
     unsafe { pg_sys::pg_mbstrlen_with_len(text.as_ptr().cast(), text.len() as i32) as usize }
 }
 
-/// A text of this database in UTF-8; in a SQL_ASCII database its bytes. Hashes of this form survive a restore into a
-/// database of another encoding.
+/// A text of this database in UTF-8; in a SQL_ASCII database its bytes unchanged. Hashes of the result survive a
+/// restore into a database of another encoding.
 pub fn utf8(text: &[u8]) -> Cow<'_, [u8]> {
     match to_utf8() {
         Some(convert) => convert(text),

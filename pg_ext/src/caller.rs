@@ -89,8 +89,8 @@ impl Owner {
     }
 }
 
-// $1 the present incarnation. Updates the names of roles that were renamed in it, and the numbers of roles that were
-// stored before a restore. Skips locked rows.
+// $1 the present incarnation. Updates the stored names of renamed roles, and the role numbers that were stored before a
+// restore. Skips locked rows.
 const FOLLOW: &CStr = c"
     WITH scopes AS (
         UPDATE once.scope s SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1

@@ -1,7 +1,7 @@
 //! The one clock, and intervals in microseconds.
 //!
-//! Every time that decides an outcome is read here: the server's real clock, or `once.fake_now` in tests.
-//! Tokens are always the real clock (`real_us`), so moving the clock in a test never repeats one.
+//! Every time that decides an outcome is read here: the server's real clock, or `once.fake_now` in tests. Tokens are
+//! always the real clock (`real_us`), so moving the clock in a test never repeats a token.
 
 use crate::error::Result;
 use crate::settings;

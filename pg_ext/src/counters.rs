@@ -1,11 +1,11 @@
 //! Counts of claims by outcome, and of uncommitted steps, in shared memory for each database.
 //!
-//! This needs shared_preload_libraries: only a library that it loads may ask the server for shared memory. A backend
-//! that loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
-//! share. It counts the call, so a claim that is rolled back stays counted. A restart or a crash begins at zero.
+//! The counts need shared_preload_libraries: only a library on that list may reserve shared memory. A backend that
+//! loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
+//! share. Calls are counted, so a claim that is rolled back stays counted. A restart or a crash begins at zero.
 //!
 //! A database has a slot from its first use to the restart. Once all slots are taken, other databases are not counted.
-//! The rates compare with samples that `metrics()` leaves in the slot, so no claim reads the clock.
+//! Rates come from samples that `metrics()` stores in the slot, so no claim reads the clock.
 
 use crate::clock;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_sys};
@@ -43,7 +43,7 @@ impl ClaimOutcome {
         ClaimOutcome::Parked,
     ];
 
-    /// As `key_claim` answers it.
+    /// The outcome as `key_claim` answers it.
     pub fn name(self) -> &'static str {
         match self {
             ClaimOutcome::Claimed => "claimed",
@@ -60,7 +60,7 @@ impl ClaimOutcome {
 /// A number for each outcome.
 pub type Counts = [u64; ClaimOutcome::ALL.len()];
 
-/// Claims of some backends of a database. Two lines of 64 bytes, which some processors fetch together.
+/// Claims of some backends of a database. Fills two cache lines of 64 bytes, because some processors fetch two at once.
 #[repr(align(128))]
 struct Stripe([AtomicU64; ClaimOutcome::ALL.len()]);
 
@@ -75,7 +75,7 @@ type Sample = [AtomicU64; ClaimOutcome::ALL.len()];
 /// One database.
 struct Slot {
     stripes: [Stripe; STRIPES],
-    /// Steps that began and ended in one transaction, and when the last one did.
+    /// Steps that began and ended in one transaction, and the time of the last such step.
     uncommitted_steps: AtomicU64,
     last_uncommitted_step: AtomicI64,
     /// When the newer sample was taken.
@@ -102,7 +102,8 @@ impl Slot {
         std::array::from_fn(of)
     }
 
-    /// Claims since the older sample. Stores a new sample if one is due; another session may then read a mix of two.
+    /// Claims since the older sample. Stores a new sample if one is due; another session may read a mix of both
+    /// samples.
     fn lately(&self, now: i64, totals: &Counts) -> Counts {
         let at = self.sampled_at.load(Relaxed);
         let is_due = now.saturating_sub(at) >= WINDOW_US;
@@ -148,7 +149,7 @@ unsafe impl PGRXSharedMemory for Board {}
 
 // SAFETY: the name is ours alone.
 static BOARD: PgAtomic<Board> = unsafe { PgAtomic::new(c"pg_once claims") };
-/// The server was asked for the memory; inherited by every backend.
+/// The postmaster asked for the shared memory; every backend inherits this value.
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
 /// Where this backend counts.
@@ -196,7 +197,7 @@ pub fn count_uncommitted_step() {
     }
 }
 
-/// The number of such steps since the start, and the time of the last one; None where they are not counted.
+/// The number of uncommitted steps since the start, and the time of the last one; None where nothing is counted.
 pub fn uncommitted_steps() -> Option<(u64, i64)> {
     let Mine::At(slot, _) = mine() else {
         return None;
@@ -206,7 +207,7 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
 }
 
 /// All claims since the start, and those since the older sample: five to ten minutes, or longer if metrics was called
-/// less often. None where they are not counted.
+/// less often. None where nothing is counted.
 pub fn claims() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;

@@ -71,7 +71,7 @@ pub fn incarnation_renew(call: &Call) -> Result<Datum> {
         )
         .as_bytes(),
     )?;
-    // Which series of events is the present one depends on it. While the extension is created, there is no table yet.
+    // The present series of events depends on the incarnation. During CREATE EXTENSION its table does not exist yet.
     table::tell_all(&[c"series"]).ok();
     Ok(call.return_null())
 }

@@ -136,7 +136,7 @@ pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
     }
 }
 
-/// The text of a string with escapes of two characters only; None: it has another escape.
+/// Decodes a string whose escapes have two characters; None: it has a longer escape.
 fn short_escapes(inside: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::with_capacity(inside.len());
     let mut rest = inside.iter();
@@ -157,7 +157,7 @@ fn short_escapes(inside: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Decodes it with the server's own function, which knows this database's encoding.
+/// Decodes a string literal with the server's own function, which knows this database's encoding.
 fn unescaped(written: &[u8]) -> Option<Vec<u8>> {
     let array = row::text(&[b"[", written, b"]"].concat());
     pgrx::PgTryBuilder::new(|| {

@@ -1,7 +1,8 @@
 //! The options of the `*_set` functions: a JSON object, read member by member.
 //!
-//! Every member is checked before anything is written; an error names the member, also an unknown one. JSON null resets
-//! an option, so every reader answers None for it. The noun knows the meaning of an option, its default and its column.
+//! Every member is checked before anything is written. An unknown member is an error; every error names the member.
+//! JSON null resets an option, so every reader answers None for it. The noun knows the meaning of an option, its
+//! default and its column.
 
 use crate::call::{Call, characters, shown, varlena};
 use crate::caller;

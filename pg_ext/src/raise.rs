@@ -44,7 +44,7 @@ fn server_string(text: Option<String>) -> *mut c_char {
 pub fn warn(message: String, hint: &str) {
     let message = server_string(Some(message));
     let hint = server_string(Some(hint.to_owned()));
-    // SAFETY: as in raise; a WARNING comes back.
+    // SAFETY: as in raise; after a WARNING errfinish returns.
     unsafe {
         if errstart(pgrx::PgLogLevel::WARNING as c_int, std::ptr::null()) {
             errcode(packed(b"01000"));

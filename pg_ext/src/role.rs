@@ -1,8 +1,8 @@
 //! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file turns those rows
 //! into grants and remembers them.
 //!
-//! It grants only missing rights and revokes only rights that the kind opened, so rights given by hand stay. A grant is
-//! never part of the extension (see [`OfTheUser`]).
+//! Only missing rights are granted, and only rights that the kind opened are revoked: rights given by hand stay. A
+//! grant is never part of the extension (see [`OfTheUser`]).
 
 use crate::call::Call;
 use crate::call::{shown, varlena};
@@ -130,8 +130,7 @@ struct OfTheUser {
 
 impl OfTheUser {
     fn begin() -> OfTheUser {
-        // SAFETY: a variable of this backend, restored by Drop; an error that ends the script sets it to false
-        // afterwards.
+        // SAFETY: a variable of this backend, restored by Drop; an error that ends the script sets it to false.
         unsafe {
             let in_script = pg_sys::creating_extension;
             pg_sys::creating_extension = false;

@@ -1,7 +1,7 @@
 //! Result rows: one row of OUT columns, or a set.
 //!
-//! The row type of a function never changes within one version of the library, so each backend builds it once and keeps
-//! it blessed. Asking the catalog for it at every call would cost more than a replay.
+//! The row type of a function never changes within one version of the library, so each backend builds the type once and
+//! keeps it blessed. A look into the catalog at each call would cost more than a replay.
 
 use crate::call::Call;
 use pgrx::pg_sys::{self, Datum};
@@ -47,7 +47,7 @@ impl Shape {
 
     fn descriptor(&self) -> pg_sys::TupleDesc {
         if self.blessed.get().is_null() {
-            // SAFETY: built once per backend in memory that lives as long as it does.
+            // SAFETY: built once, in memory that lives as long as the backend.
             unsafe {
                 let before = pg_sys::MemoryContextSwitchTo(pg_sys::TopMemoryContext);
                 let desc = pg_sys::CreateTemplateTupleDesc(self.columns.len() as i32);
@@ -71,7 +71,8 @@ impl Rows {
     /// Begins the set; raises 0A000 where the call cannot take one.
     pub fn begin(call: &Call) -> Rows {
         let fcinfo = call.fcinfo();
-        // SAFETY: fcinfo is the running call's; the server checks that it can take a set, and expects these columns.
+        // SAFETY: fcinfo is the running call's; the server checks that the call can take a set, and expects these
+        // columns.
         unsafe {
             pg_sys::InitMaterializedSRF(fcinfo, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
             Rows {

@@ -152,8 +152,8 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
     Ok(result)
 }
 
-/// Runs `work` so that its statements read rows by index and in its order, whatever size the tables had when they were
-/// planned. jit is off: before PostgreSQL 18 a disabled kind of plan only gets a high cost, which would start jit.
+/// Runs `work` so that its statements read rows by index and in index order, whatever size the tables had at planning.
+/// jit is off: before PostgreSQL 18 a disabled kind of plan only gets a high cost, which would start jit.
 pub fn by_index<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     const BY_INDEX: &[(&CStr, &CStr)] = &[
         (c"enable_seqscan", c"off"),

@@ -13,7 +13,7 @@ use std::panic::AssertUnwindSafe;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub message: String,
-    /// It waited too long for a lock (55P03).
+    /// The work waited too long for a lock (55P03).
     pub is_wait: bool,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A run with nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is shorter),
 //! so that an idle janitor hardly writes and still covers claim states. A run does not wait for another session that
-//! records one: its row would say the same.
+//! records the same task: both would write the same row.
 
 use crate::call::from_utf8;
 use crate::caller;
@@ -63,7 +63,7 @@ pub struct DueWork {
 }
 
 impl DueWork {
-    /// Adds rows that are due since then.
+    /// Adds rows, the first of them due since `since`.
     pub fn add(&mut self, rows: i64, since: Option<i64>) {
         self.rows += rows;
         self.since = self.since.into_iter().chain(since).min();
@@ -99,7 +99,7 @@ pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()
 }
 
 /// Records the end of a run of a task for one machine (empty: the whole task); a run without failures is good. Does
-/// nothing while another session records one.
+/// nothing while another session records a run of that task.
 pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
     let table = Table::to_write(JANITOR_TABLE)?;
     let snapshot = Snapshot::latest();
@@ -167,7 +167,7 @@ fn is_fresh(run: &TaskRun, who: &[u8], now: i64) -> bool {
 /// The name of the background worker, if this process is one.
 static WORKER: OnceLock<&str> = OnceLock::new();
 
-/// Records the runs of this process under that name.
+/// Records the runs of this process under the name of its background worker.
 pub fn serve_as(worker: &'static str) {
     WORKER.get_or_init(|| worker);
 }

@@ -1,9 +1,9 @@
 //! Locks on numbers in a lock space of our own.
 //!
 //! A claim holds the lock of its key from its last read to its insert. A session that does not get the lock knows that
-//! another one is claiming the key. The lock is released before the function returns, so claiming 200,000 keys in one
-//! transaction does not fill shared memory. Other locks are kept to the end of the transaction ([`TryLock::keep`]). An
-//! error releases all of them with the (sub)transaction.
+//! another session is claiming the key. The lock is released before the function returns, so claiming 200,000 keys in
+//! one transaction does not fill shared memory. Other locks are kept to the end of the transaction ([`TryLock::keep`]).
+//! An error releases all of them with the (sub)transaction.
 
 use crate::error::{Error, Result};
 use pgrx::PgSqlErrorCode as Code;
@@ -14,7 +14,7 @@ use std::panic::AssertUnwindSafe;
 const LOCK_SPACE: u16 = 0x6f6e;
 const ADVISORY_METHOD: u8 = 2;
 
-/// Fixed numbers in that space. Lanes have a subscriber's number in the upper half.
+/// Fixed numbers in the lock space. A lane's number has its subscriber's number in the upper half.
 pub const OUTBOX_SERIES: u64 = 1;
 pub const OUTBOX_RETIRE: u64 = 2;
 pub const OUTBOX_NUMBERS: u64 = 3;
@@ -36,7 +36,7 @@ impl TryLock {
         TryLock::attempt(hash, pg_sys::ShareLock as i32)
     }
 
-    /// Waits for its holder; for locks that are held for microseconds.
+    /// Waits for the lock's holder; for locks that are held for microseconds.
     pub fn wait(hash: u64) -> TryLock {
         TryLock::wait_for(hash, pg_sys::ExclusiveLock as i32)
     }
@@ -50,7 +50,7 @@ impl TryLock {
 
     fn attempt(hash: u64, mode: i32) -> Option<TryLock> {
         let tag = tag(hash);
-        // SAFETY: the tag is plain data; asks without waiting, for the transaction.
+        // SAFETY: the tag is plain data; the transaction gets the lock at once or not at all.
         let got = unsafe { pg_sys::LockAcquire(&tag, mode, false, true) };
         (got != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL).then(|| TryLock { tag, mode })
     }
@@ -61,14 +61,13 @@ impl TryLock {
     }
 }
 
-/// Waits until nobody else holds the lock exclusively and keeps it, beside other shared holders, until the
-/// transaction ends.
+/// Waits until nobody else holds the lock exclusively, then holds it shared until the transaction ends.
 pub fn wait_shared(hash: u64) {
     TryLock::wait_for(hash, pg_sys::ShareLock as i32).keep();
 }
 
-/// Waits until nobody else holds the lock and keeps it until the transaction ends. For the rare paths
-/// only; lock_timeout bounds the wait.
+/// Waits until nobody else holds the lock, then holds it until the transaction ends. For rare paths only; lock_timeout
+/// bounds the wait.
 pub fn wait_exclusive(hash: u64) {
     TryLock::wait(hash).keep();
 }

@@ -148,7 +148,7 @@ impl Plan {
     }
 
     /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `chunk` at a time,
-    /// until `each` answers false. `each` runs in the memory context of the call; its rows live as long as their batch.
+    /// until `each` answers false. `each` runs in the memory context of the call. Its rows are freed with their batch.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -186,7 +186,7 @@ impl Plan {
                 // SAFETY: the context from before SPI_connect; memory of `each` must outlive SPI.
                 let inner = unsafe { pg_sys::MemoryContextSwitchTo(memory) };
                 let go_on = !last && each(batch)?;
-                // SAFETY: the batch was this table's, and nobody uses it.
+                // SAFETY: nobody uses the rows of this batch any more.
                 unsafe {
                     pg_sys::MemoryContextSwitchTo(inner);
                     pg_sys::SPI_freetuptable(table);

@@ -51,7 +51,7 @@ impl SwitchedUser {
     }
 
     /// A security-restricted operation as the owner of a user's table. 55000 in a session with temporary objects: an
-    /// unqualified name in a trigger of that table could mean one of them, and run its code as the owner.
+    /// unqualified name in a trigger of that table could mean a temporary object, whose code would run as the owner.
     pub fn to_owner_of_table(owner: pg_sys::Oid) -> Result<SwitchedUser> {
         ensure_nothing_temporary()?;
         let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;

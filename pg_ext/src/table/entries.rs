@@ -78,7 +78,7 @@ impl Table {
     }
 
     /// The distinct values, in order, of an integer column of an index, in the range where the columns before it have
-    /// the values `before`. Includes values whose rows are all gone. Costs one probe for each.
+    /// the values `before`. Includes values whose rows are all gone. Costs one probe for each value.
     pub fn values(&self, index: Name, before: &[i32], snapshot: &Snapshot) -> Result<Vec<i32>> {
         let column = before.len();
         let mut values: Vec<i32> = Vec::new();
@@ -92,7 +92,7 @@ impl Table {
             let read = |entry: &[Option<Datum>]| entry[column].map(|d| d.value() as i32);
             let found = self.first_entry(index, &mut keys, snapshot, read)?;
             match found.flatten() {
-                // In a damaged index a value may not be above the one before; then the loop would not end.
+                // In a damaged index a value can be below the previous value; then the loop would not end.
                 Some(value) if last.is_none_or(|last| value > last) => values.push(value),
                 _ => return Ok(values),
             }

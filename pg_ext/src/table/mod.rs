@@ -2,8 +2,9 @@
 //! and, in `user.rs`, on plain tables of users.
 //!
 //! Why not SPI: a claim is one index probe and one insert, and the executor around two kept plans costs more than both
-//! (`make bench`). It also needs no change of user: no right is checked, no name is looked up through search_path, and
-//! no operator is resolved. Rows are plain arrays of datums here; `record.rs` gives their columns names.
+//! (`make bench`). Direct access also needs no change of user: no right is checked, no name is looked up through
+//! search_path, and no operator is resolved. Rows are plain arrays of datums here; `record.rs` gives their columns
+//! names.
 //!
 //! Locks: a table is opened for reading with AccessShareLock, for writing with RowExclusiveLock. Both are held to the
 //! end of the transaction, as after any statement.
@@ -138,7 +139,7 @@ impl Table {
         Ok(self.scan(index, keys, snapshot)?.backwards().into_next())
     }
 
-    /// It has no page: no row was stored since it was created or truncated.
+    /// The table has no page: no row was stored since it was created or truncated.
     pub fn is_blank(&self) -> bool {
         self.pages() == 0
     }
@@ -340,7 +341,7 @@ impl ScanKey {
         ScanKey(key)
     }
 
-    /// Index column = value, by a function of the index's own.
+    /// Index column = value, by the index's own equality function.
     pub fn equal(
         attribute: i16,
         function: pg_sys::Oid,

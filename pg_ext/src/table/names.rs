@@ -1,6 +1,6 @@
 //! The oids of our tables and indexes by name, cached per backend.
 //!
-//! DROP and CREATE EXTENSION give new oids: a relcache message about one of ours (or about every relation) empties the
+//! DROP and CREATE EXTENSION give new oids: a relcache message about one of our relations (or about all) empties the
 //! cache.
 
 use super::{Name, Watch};

@@ -7,7 +7,7 @@ use pgrx::pg_sys;
 const MOST: u16 = ((pg_sys::BLCKSZ - 24) / 28) as u16;
 
 impl Table {
-    /// Passes each row of a page that the snapshot sees to `use_it`. The page is one of [`Table::pages`].
+    /// Passes to `use_it` each row that the snapshot sees on page `number` (below [`Table::pages`]).
     pub fn page(&self, number: u32, snapshot: &Snapshot, mut use_it: impl FnMut(&Slot)) {
         let slot = self.slot();
         for place in 1..=MOST {

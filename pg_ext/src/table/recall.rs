@@ -14,14 +14,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 const LONGEST_US: i64 = 1_000_000;
-/// Of one table; with more, all are forgotten.
+/// The most values remembered of one table; one more, and all are forgotten.
 const MOST: usize = 1_000;
 
-/// What was read of one table, by a name; kept in a `static`.
+/// Values read from one table, by name; kept in a `static`.
 pub struct Recalled<T> {
     table: Name,
     watch: Watch,
-    /// The count of messages and the time when the oldest of them was read.
+    /// The count of messages and the time when the oldest value was read.
     since: Cell<(u64, i64)>,
     known: RefCell<Option<HashMap<Vec<u8>, Rc<T>>>>,
 }
@@ -39,7 +39,7 @@ impl<T> Recalled<T> {
         }
     }
 
-    /// What `read` answered for this name; it reads the latest committed rows.
+    /// The value for this name, from `read` if it is not known; `read` must see the latest committed rows.
     pub fn get(&'static self, name: &[u8], read: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
         // SAFETY: what the server does between two commands, and with each new lock on a table.
         unsafe {
@@ -54,7 +54,7 @@ impl<T> Recalled<T> {
         {
             return Ok(Rc::clone(known));
         }
-        // From before the snapshot of `read`: a message that comes meanwhile counts.
+        // Counted before `read` takes its snapshot, so that a message during the read makes the value stale.
         let present = self.watch.add([Table::to_read(self.table)?.oid()]);
         let value = Rc::new(read()?);
         let mut known = self.known.borrow_mut();

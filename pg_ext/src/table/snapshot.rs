@@ -74,7 +74,7 @@ impl Snapshot {
         })))
     }
 
-    /// Functions of the table's indexes read under this snapshot until the result is dropped.
+    /// Until the result is dropped, functions in the table's indexes read under this snapshot.
     pub fn activate(&self) -> Active<'_> {
         // SAFETY: a registered snapshot; popped once, or by the end of the (sub)transaction.
         unsafe { pg_sys::PushActiveSnapshot(self.raw()) };
@@ -88,8 +88,8 @@ impl Snapshot {
         }
     }
 
-    /// The other transactions with an id below `xmax` that were running for this snapshot, and `xmax`: no transaction
-    /// with that id or a larger one had ended. All ids have their epoch.
+    /// The ids of the other transactions that were running for this snapshot, and `xmax`: no transaction with an id
+    /// from `xmax` on had ended. All ids have their epoch.
     pub fn running(&self) -> (Vec<i64>, i64) {
         let next = next_xid();
         let full = |xid: pg_sys::TransactionId| {

@@ -12,7 +12,7 @@ const FOR_UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 pub enum Triggers {
     /// An UPDATE fires no trigger, except the server's own for keys.
     None,
-    /// It fires a known one, too.
+    /// An UPDATE fires a known trigger, too.
     Known,
 }
 
@@ -59,8 +59,8 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// The triggers of an ordinary heap table in which an UPDATE of these columns touches no key and no policy. Besides
-    /// the server's own it may have only `known` ones. None: the table is not so plain.
+    /// The triggers that an UPDATE of these columns fires in a plain table: a heap with only the server's and `known`
+    /// UPDATE triggers, where the UPDATE touches no key and no policy. None: the table is not plain.
     pub fn plain(
         &self,
         written: &[i16],
@@ -155,8 +155,8 @@ impl Table {
         }
     }
 
-    /// The table has foreign keys of its own. The server does not check a row version that its own transaction has
-    /// replaced. So an update that replaces such a version must fire the check.
+    /// The table has foreign keys of its own. The server skips the check of a row version that the same transaction has
+    /// replaced, so the replacing update must fire it.
     pub fn has_references(&self) -> bool {
         !self.references().is_empty()
     }

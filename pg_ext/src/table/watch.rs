@@ -76,13 +76,13 @@ extern "C-unwind" fn schema_changed(arg: Datum, _cache: i32, _hash: u32) {
     relation_changed(arg, pg_sys::InvalidOid);
 }
 
-/// Tells the watches of every backend that these tables have changed: this one's with the next command, others when the
-/// transaction commits.
+/// Tells the watches of every backend that these tables have changed: this backend's with the next command, others'
+/// when the transaction commits.
 pub fn tell_all(names: &[Name]) -> Result<()> {
     for name in names {
         let table = Table::to_read(name)?.oid();
-        // SAFETY: the table is there, locked to the end of the transaction. The next command begins with the message
-        // where this one counts as a write.
+        // SAFETY: the table is there, locked to the end of the transaction. The message is read before the next command
+        // only if this command counts as a write.
         unsafe {
             pg_sys::GetCurrentCommandId(true);
             pg_sys::CacheInvalidateRelcacheByRelid(table);

@@ -5,8 +5,8 @@ use crate::error::{Error, Kind, Result};
 use crate::trylock::wait_or;
 use pgrx::pg_sys;
 
-/// Waits until no other transaction that has written these tables is open, and blocks other writers. 55P03 where one
-/// does not end.
+/// Waits until no other transaction that has written these tables is open, and blocks other writers. 55P03 if such a
+/// transaction does not end in time.
 pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
     tables.iter().try_for_each(|t| lock(t))
 }

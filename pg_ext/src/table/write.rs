@@ -86,7 +86,7 @@ impl Table {
             let (tid, failure) = (&raw mut tid, &raw mut failure);
             let (mode, indexes) = (&raw mut mode, &raw mut update_indexes);
             let nothing = std::ptr::null_mut();
-            // The heap requires this: without it, it asserts that no transaction holds the row.
+            // The heap requires `true`: with `false` it asserts that no transaction holds the row.
             let wait = true;
             let cid = pg_sys::GetCurrentCommandId(true);
             pg_sys::ffi::pg_guard_ffi_boundary(|| {
@@ -106,7 +106,7 @@ impl Table {
         Ok(outcome)
     }
 
-    /// Another transaction holds the row at `tid`, so an update would wait; or this one has locked it.
+    /// Another transaction holds the row at `tid`, so an update would wait; or this transaction has locked the row.
     pub fn is_held(&self, tid: ItemPointerData) -> bool {
         let mut tuple = pg_sys::HeapTupleData {
             t_self: tid,
@@ -195,14 +195,14 @@ impl Table {
         });
     }
 
-    /// The same without the executor's state. False: an index is not plain, and nothing was written.
+    /// Adds index entries without the executor's state. False: an index is not plain, and nothing was written.
     fn index_plainly(&self, tid: ItemPointerData, row: &[Option<Datum>], which: Indexes) -> bool {
         let indexes = OpenIndexes::of(self);
         if !indexes.are_plain() {
             return false;
         }
         let mut tid = tid;
-        // What a plain btree reads of it: nothing.
+        // A plain btree reads nothing of it.
         let mut info = pg_sys::IndexInfo {
             type_: pg_sys::NodeTag::T_IndexInfo,
             ..Default::default()
@@ -265,7 +265,7 @@ impl OpenIndexes {
         }
     }
 
-    /// All are valid btrees of plain columns, without a predicate, and check at once whether a value is unique.
+    /// All are ready btrees of plain columns, without a predicate, and check at once whether a value is unique.
     fn are_plain(&self) -> bool {
         // SAFETY: the indexes are open; the columns of their pg_index rows exist.
         self.0.iter().all(|index| unsafe {
