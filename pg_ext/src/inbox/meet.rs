@@ -1,10 +1,10 @@
 //! Finds an entry's row, or writes it, while concurrent calls may do the same.
 //!
 //! If a visible row within its ttl decides the answer, nothing is written. Otherwise the call has to write. If an open
-//! transaction has inserted a row of the entry, the call waits for it, as PostgreSQL does for a unique index. It waits
-//! for the id of the subtransaction, so that a rollback to a savepoint ends the wait, too. A lock serializes the
-//! inserts of one entry. It is held from the last read to the insert, and its holder waits for nothing else. Above
-//! READ COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
+//! transaction has inserted a row of the entry, the call waits for that transaction, as PostgreSQL does for a unique
+//! index. The wait is for the id of the subtransaction, so that a rollback to a savepoint ends it, too. A lock
+//! serializes the inserts of one entry. It is held from the last read to the insert, and its holder waits for nothing
+//! else. Above READ COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
 
 use super::entry::{Col, Entry, InboxRow, TABLE};
 use crate::clock;

@@ -2,16 +2,17 @@
 //! Completers read only that lane, so they never read finished keys. Metrics reads a bounded part of the other lane.
 //!
 //! once.key_mark, row '': every key with look_at up to the mark is finished or moved, with two exceptions:
-//! - A claim that commits late. Its transaction has held ROW EXCLUSIVE on once.key since before it read the clock. Each
-//!   run stores the present mark for each transaction that holds that lock. When such a transaction has ended, the next
-//!   run reads again from the stored mark. Meanwhile the mark advances, so an open transaction delays only its keys.
+//! - A claim that commits late. Its transaction has locked once.key in ROW EXCLUSIVE mode before the claim reads the
+//!   clock. Each run stores the present mark for each transaction that holds that lock. When such a transaction has
+//!   ended, the next run reads again from the stored mark. Meanwhile the mark advances, so an open transaction delays
+//!   only its own keys.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
 //! A run reads a bounded number of the oldest entries of all scopes, and as many again for late claims. Without rows
 //! in once.key_mark it reads everything from the beginning, which is slow but correct.
 //!
 //! A clock that steps back by more than a key's lease hides that key from completers, but never from claims. key_reap
-//! finds it when its ttl is over, and a day (a ttl that is longer, or a gone_for that is shorter).
+//! finds it at its reap_at (`fill` in claim.rs).
 
 use super::identity::KeyId;
 use super::record::{self, BY_LOOK, Col, KeyRow, ORDINARY, TABLE, lane};
@@ -31,11 +32,11 @@ use std::ffi::CStr;
 /// The most entries that a run reads: for each key that it may move, and in all.
 const READS_PER_KEY: usize = 100;
 const MOST_READS: usize = 1_000_000;
-/// A run that reads no entry stores a new mark only if the stored one is older than this.
+/// A run that reads no entry stores a new mark only if the stored mark is older than this.
 const IDLE_US: i64 = 30_000_000;
 
-// $1: once.key. Answers the mark, the oldest mark stored for an ended transaction, and the names of all ended ones.
-// PREPARE TRANSACTION gives a transaction another name, so a prepared transaction seems to have ended.
+// $1: once.key. Answers the mark, the oldest mark stored for an ended transaction, and the names of all ended
+// transactions. PREPARE TRANSACTION changes a transaction's name, so it seems to have ended.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared
@@ -141,7 +142,7 @@ fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
 /// The oldest entries of the lane ORDINARY in a range of look_at, of all scopes.
 pub struct OverdueKeys {
     from: i64,
-    /// The newest look_at of which all entries are here.
+    /// All entries with a look_at up to this time are here.
     upto: i64,
     /// look_at of each entry, and the id of the unfinished ones.
     read: BinaryHeap<(i64, Option<[u8; 16]>)>,
@@ -191,7 +192,8 @@ impl OverdueKeys {
         Ok(overdue)
     }
 
-    /// Counts the keys that a run would find in at most `looks` index entries. Also answers the look_at of the oldest.
+    /// Counts the keys that a run would find in at most `looks` index entries. Also answers the look_at of the oldest
+    /// key.
     pub fn count(now: i64, looks: usize) -> Result<(usize, Option<i64>)> {
         let overdue = OverdueKeys::find(mark()?, now, (looks, looks), looks)?;
         let oldest = overdue.unfinished().map(|(at, _)| at).min();

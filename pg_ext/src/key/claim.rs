@@ -89,7 +89,7 @@ impl KeyClaim<'_> {
         Ok(in_progress(None, settings::LEAST_RETRY_US))
     }
 
-    /// Reads the row and answers, or claims it. None: another session changed the row meanwhile.
+    /// Reads the row and answers, or claims the key. None: another session changed the row meanwhile.
     fn try_once(&self, id: KeyId) -> Result<Option<Datum>> {
         let table = Table::to_read(TABLE)?;
         let snapshot = Snapshot::now();
@@ -183,7 +183,7 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // A gone_for that is lowered later gives the space back within a day, or within a ttl that is longer.
+        // At most a day (or a ttl, if that is longer) after the ttl: a gone_for that is lowered later frees space soon.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(
             Col::ReapAt,

@@ -1,8 +1,8 @@
 //! The fence: every write with a token passes here.
 //!
 //! A write reads the row, checks that the token belongs to the present lease, and updates or locks the row in the
-//! caller's transaction. If the row is locked, it waits. So a later claim and this write cannot both commit.
-//! If another transaction has changed the row meanwhile, it reads again (READ COMMITTED) or raises 40001.
+//! caller's transaction. If the row is locked, the write waits. So a later claim and this write cannot both commit. If
+//! another transaction has changed the row meanwhile, the write reads again (READ COMMITTED) or raises 40001.
 
 use super::claim::named;
 use super::identity::KeyId;
@@ -19,9 +19,9 @@ use crate::table::{self, Snapshot, Table, Wait, WriteOutcome};
 pub enum KeyChange {
     /// Store the row as it is now.
     Write,
-    /// Lock it, so that no other attempt takes over before the transaction ends.
+    /// Lock the row, so that no other attempt takes over before the transaction ends.
     Lock,
-    /// Delete it with its steps.
+    /// Delete the row and the key's steps.
     Delete,
     /// Nothing: the row has the answer already.
     Nothing,
@@ -51,7 +51,8 @@ impl<'a> NamedKey<'a> {
         KeyId::hashed(self.scope, self.key)
     }
 
-    /// Calls `decide` with the present row (None: no such key) and the time, and makes the change that it answers.
+    /// Calls `decide` with the present row (None: no such key) and the time, and makes the change that `decide`
+    /// answers.
     pub fn change<T>(
         &self,
         mut decide: impl FnMut(Option<&mut KeyRow>, i64) -> Result<(KeyChange, T)>,

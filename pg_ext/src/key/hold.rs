@@ -76,8 +76,8 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     Ok(clock::interval_datum(left.max(0)))
 }
 
-/// Renews the lease from now, never past the claim's time plus max_lease_life. Without `lease`, it never gets shorter.
-/// Returns the time left.
+/// Renews the lease from now, never past the claim's time plus max_lease_life. Without `lease`, the lease never gets
+/// shorter. Returns the time left.
 fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64) -> Result<i64> {
     let last = row
         .i64(Col::ClaimedAt)
@@ -97,7 +97,7 @@ pub fn put_lease(row: &mut KeyRow, until: i64) -> Result<()> {
     if row.is_pending() {
         row.put_i64(Col::LookAt, until);
     } else if until < row.i64(Col::LookAt) {
-        // key_abandon must look earlier. It relies on this order: the table is opened, then the clock is read.
+        // key_abandon must look earlier, and relies on this order: the table is opened, then the clock is read.
         let _table = Table::to_write(TABLE)?;
         row.put_i64(Col::LookAt, until.max(clock::now_us()?));
     }

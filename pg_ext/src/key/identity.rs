@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 pub struct KeyId([u8; 16]);
 
 impl KeyId {
-    /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so two pairs never share an
+    /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so two pairs never give the same
     /// input.
     pub fn hashed(scope: &[u8], key: &[u8]) -> KeyId {
         let digest = Sha256::new()

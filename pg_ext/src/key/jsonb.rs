@@ -8,7 +8,7 @@
 //! digits.
 //!
 //! Texts are written in UTF-8, so that they stay the same when a dump is restored into another encoding. Members keep
-//! the order in which jsonb stores them. It depends on the encoding only if a name is not ASCII.
+//! the order in which jsonb stores them. That order depends on the encoding only if a name is not ASCII.
 //!
 //! Layout: PostgreSQL's utils/jsonb.h and utils/adt/numeric.c, on disk unchanged since 9.4.
 
@@ -83,7 +83,7 @@ fn enter<'a>(bytes: &'a [u8], out: &mut impl FnMut(&[u8])) -> Option<Level<'a>> 
     })
 }
 
-/// Writes element `i` of a container, or returns it where it is a container itself.
+/// Writes element `i` of a container; an element that is a container is returned instead.
 fn element<'a>(
     bytes: &'a [u8],
     entries: usize,

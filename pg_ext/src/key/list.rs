@@ -93,7 +93,7 @@ impl ListWindow<'_> {
         if self.status.is_some_and(|asked| asked != status) {
             return Ok(());
         }
-        // A key that is gone shows the same before and after a sweep has emptied it.
+        // A key that is gone looks the same before and after a sweep empties it.
         let gone = status == b"gone";
         let mut any = false;
         if !gone {

@@ -12,24 +12,23 @@ pub const BY_ID: Name = c"key_pkey";
 pub const BY_LOOK: Name = c"key_look";
 
 const COLUMNS: usize = 29;
-/// The longest recovery point: in bytes in a scope's option, in characters in an argument.
+/// The longest recovery point, in characters.
 pub const POINT_MAX: usize = 100;
 
 /// Lane of finished keys, and of keys in their first attempt. look_at is the end of the first lease, or the time when a
 /// pending key was finished.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that key_abandon has moved here. look_at is
-/// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked. A take defers
-/// a key that the options park.
+/// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.
+/// key_take_abandoned defers a key that the options park.
 pub const PENDING: u8 = b'1';
 
-/// Reap stage of most keys: key_reap deletes the row when ttl and gone_for are over, and reap_at is the earliest time
-/// of that.
+/// Reap stage of most keys: key_reap deletes the row when ttl and gone_for are over, at reap_at or later.
 pub const WHOLE: u8 = b'0';
 /// Reap stage of a key that was finished with more than LARGE bytes: key_tombstone empties it at reap_at, its expiry.
 const TO_EMPTY: u8 = b'1';
-/// As much as `fillfactor` leaves on a page for new versions: a larger one needs new index entries anyway, unless it is
-/// so large that it goes out of line.
+/// The space that `fillfactor` leaves on a page for new row versions. A larger version needs new index entries anyway,
+/// unless its values are stored out of line.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.
@@ -170,7 +169,7 @@ impl KeyRow {
         self.put(Col::Emits, Some(Datum::from(emits)));
     }
 
-    /// Called with the answer in place.
+    /// Finishes a row that has its answer already.
     pub fn put_finished(&mut self, status: KeyStatus, now: i64) {
         self.put_status(status);
         self.put_i64(Col::FinishedAt, now);
@@ -190,8 +189,8 @@ impl KeyRow {
         }
     }
 
-    /// The value as of now; the stored one is as of the transaction that wrote the row. A later write of the row, such
-    /// as an extend, stores the value as of now.
+    /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. A later write of the row,
+    /// such as an extend, stores the value that was read.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,

@@ -110,7 +110,7 @@ fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
     }
 }
 
-/// The attempt has a verdict already. The transaction that gave it may give the same one again; later that raises
+/// The attempt has a verdict already. The transaction that gave the verdict may repeat it; a later transaction gets
 /// ON006. Another verdict raises ON001.
 fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);

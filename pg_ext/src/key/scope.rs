@@ -97,7 +97,7 @@ impl ScopeOptions {
         }
     }
 
-    /// The lease of a claim: the one that it asks for, or the scope's, but never longer than max_lease_life.
+    /// The lease of a claim: the lease that the call asks for, or the scope's, but never longer than max_lease_life.
     pub fn granted_lease(&self, asked: Option<i64>) -> i64 {
         asked.unwrap_or(self.lease_us).min(self.max_lease_life_us)
     }
@@ -177,7 +177,7 @@ const GET: &std::ffi::CStr = c"
                             WHERE r.oid = s.owner AND s.owner_incarnation = $6), s.owner_name)::text)::pg_catalog.json
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
-// Offers the keys again that a take has deferred under the old options (take.rs).
+// Offers again the keys that takes deferred under the old options (take.rs).
 const OFFER: &std::ffi::CStr = c"
     UPDATE once.key SET look_at = lease_until
      WHERE id = ANY (ARRAY(

@@ -213,7 +213,7 @@ pub fn key_step(call: &Call) -> Result<Datum> {
     Ok(STEP.row(&values))
 }
 
-/// Stores an event in the step; true if it differs from the one that the step has.
+/// Stores an event in the step; true if it differs from the event that the step has.
 fn register(step: &mut StepRow, col: Col, event: Option<&StepEvent>) -> Result<bool> {
     match event.filter(|e| !e.is(step.raw(col))) {
         None => Ok(false),
@@ -244,7 +244,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
     let write = StepWrite::from_call(call)?;
     let token = write.fenced.token;
     let given = call.datum(4);
-    // The present transaction began the step: a crash before its commit would leave no trace of the call.
+    // The present transaction began the step: a crash before the commit would leave no trace of the foreign call.
     let mut uncommitted = false;
     let registers = on_complete.is_some() || on_abort.is_some();
     // Locks the key even if the step is done: above READ COMMITTED a superseded holder gets 40001.
