@@ -1,5 +1,5 @@
 //! A batch is the events that a take handed out under one token. It has a row, called a part, for each lane that the
-//! take used. A part also stores how far its lane had come then.
+//! take used. A part also stores how far its lane had come at that take.
 //!
 //! The first part, the head, stores the lease of the batch. The lease may be extended; no other column of a part
 //! changes. A call that ends events of a batch locks the head first and then reads the receipts. So one transaction at
@@ -65,7 +65,7 @@ impl Part {
         self.i32(Col::Lane)
     }
 
-    /// Tokens of the lane's batches that may be out: the earlier ones that were out when it was taken, and its own.
+    /// Tokens of the lane's batches that may be out: those that were out when this part was taken, and its own.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {

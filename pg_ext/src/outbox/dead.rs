@@ -1,9 +1,9 @@
 //! once.dead: `outbox_dead`, `outbox_redrive` and `outbox_discard`.
 //!
-//! A dead letter is a copy of its event, because the segment is truncated all the same. A redrive inserts the event into
-//! once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. Among the pending events of
-//! its order_key it stands where its event_id says. So events that are redriven together keep their order, and events
-//! that were delivered meanwhile stay ahead of it.
+//! A dead letter is a copy of its event, because the segment of the event is truncated regardless. A redrive inserts
+//! the event into once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. Among the pending
+//! events of its order_key the event takes its place by event_id. So events that are redriven together keep their
+//! order. Later events that were delivered meanwhile stay ahead.
 
 use super::emit::lane_of_key;
 use super::event::{self, DELAYED_LANE, UNORDERED};
@@ -23,7 +23,7 @@ pub const BY_DEATH: Name = c"dead_died";
 /// The most dead letters of one call.
 const MOST: i32 = 10_000;
 
-// Keeps the topic's lanes and subscribers as they are to the end of this transaction.
+// Keeps the topic's lanes and subscribers as they are until this transaction ends.
 const HOLD: &CStr = c"SELECT t.topic_id FROM once.topic t WHERE t.topic_id = $1 FOR SHARE";
 
 const OLDEST: &CStr = c"
@@ -34,8 +34,8 @@ const NAMED: &CStr = c"
     SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1 AND d.died_at > $3 AND d.event_id = ANY ($4)
      ORDER BY d.died_at, d.event_id LIMIT $2 FOR UPDATE SKIP LOCKED";
 
-// Another subscriber's redrive may have inserted the event. The update changes nothing and locks that row, so that the
-// sweep (retire/tidy.rs) does not delete it.
+// Another subscriber's redrive may have inserted the event. Then the update changes nothing, but locks the row, so that
+// the sweep (retire/tidy.rs) does not delete it.
 const REDRIVE: &CStr = c"
     WITH risen AS (
         DELETE FROM once.dead d USING unnest($3, $4) u (event_id, lane)
@@ -205,7 +205,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);
     }
-    // Idle takes see by the id that there is something new (quiet.rs): in the order of an emit.
+    // First a transaction id, then an event id, as an emit does: the new event id tells idle takes to look (quiet.rs).
     table::own_xid();
     Sequence::next(c"event_id")?;
     let ids: Vec<i64> = found.iter().map(|r| number(r, 0)).collect();
@@ -221,7 +221,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     Ok(rows.first().map_or(0, |r| number(r, 0) as i32))
 }
 
-/// The lane of an event in the topic as it is now.
+/// The lane of an event under the topic's present options.
 fn lane(topic: &Topic, order_key: Option<Datum>) -> i32 {
     order_key.map_or(UNORDERED[0], |key| lane_of_key(varlena(key), topic.lanes))
 }

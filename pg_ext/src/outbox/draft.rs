@@ -26,7 +26,7 @@ pub struct Draft<'a> {
     pub wish: TakeWish,
     token: Option<i64>,
     rows: Vec<(i64, [Option<Datum>; 8])>,
-    /// It has one event, a suspect, and takes no other.
+    /// The draft has one event, a suspect, and takes no other.
     pub alone: bool,
     /// once.retry may have rows of the subscriber; set also when this take inserts some.
     pub retries: bool,
@@ -65,8 +65,8 @@ impl<'a> Draft<'a> {
         self.token
     }
 
-    /// The batch's token. A batch without one gets a free token above `above`, the last token of a lane, and locks it
-    /// until the transaction ends.
+    /// The batch's token. A batch without a token gets a free one above `above`, the last token of a lane. The token is
+    /// locked until the transaction ends.
     pub fn token(&mut self, above: i64) -> Result<i64> {
         let mut token = above;
         loop {
@@ -112,8 +112,8 @@ impl<'a> Draft<'a> {
 }
 
 /// The idempotency key of an event's delivery to a subscriber. It depends on stored columns alone, so it is the same on
-/// every attempt and in a restored database. After a crash an event id may be used twice; its time and transaction
-/// differ then.
+/// every attempt and in a restored database. After a crash an event id may be used twice; the two events differ in time
+/// and transaction.
 fn delivery_key(subscriber: &Subscriber, event: &Event) -> String {
     let mut hash = Sha256::new();
     for number in [

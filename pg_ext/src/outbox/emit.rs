@@ -1,12 +1,12 @@
 //! `outbox_emit`: one insert into the current segment.
 //!
-//! An emit works in this order: it locks the segment; it checks that the segment is the current one, and reads the
-//! topic, both as they are committed after the lock; it gets the transaction id; it gets the event id. So no truncation
-//! and no change of lanes can come in between, and seen.rs relies on the order of the two ids.
+//! The order of an emit: it locks the segment, checks that the segment is still the current one, reads the topic, gets
+//! a transaction id, and gets an event id. Because the lock comes first, no truncation and no change of lanes can come
+//! in between. seen.rs relies on the order of the two ids.
 //!
-//! What a backend remembers of once.segment is enough for the check: the sweep task that opens a segment keeps its lock
-//! until the server has sent the message of the change. So a later run of the task, which may drain the old segment,
-//! finds emitters that did not get the message in front of it, by their lock of the segment.
+//! A remembered row of once.segment is enough for the check. The sweep task that opens a segment keeps its lock until
+//! the server has sent the message of the change. An emitter that missed the message locked the old segment before
+//! that. So the next run of the task, which may drain the old segment, sees the emitter's lock.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;
@@ -113,8 +113,8 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     log(&topic, emission, &segment)
 }
 
-/// Emits the event of a step or a move. Rights were checked when it was registered. None: the topic is gone or has no
-/// subscribers.
+/// Emits the event of a step or a move. Rights were checked when the event was registered. None: the topic is gone or
+/// has no subscribers.
 pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
     let segment = open_segment()?;
     match Topic::registered(topic)? {
@@ -158,7 +158,7 @@ fn log(topic: &Topic, emission: &Emission, segment: &Table) -> Result<(i64, bool
     Ok((event_id, true))
 }
 
-/// The current segment, locked as for any INSERT. It is still the current one after the lock.
+/// Locks the current segment as any INSERT does; it is still the current one after the lock.
 fn open_segment() -> Result<Table> {
     let current = || CURRENT.get(b"", || event::current_segment(&Snapshot::latest()));
     loop {
@@ -184,7 +184,7 @@ pub fn lane_of_key(key: &[u8], lanes: i32) -> i32 {
     1 + (u32::from_be_bytes([a, b, c, d]) % lanes.max(1) as u32) as i32
 }
 
-/// The event that has this dedupe_key already; None: it is ours now.
+/// The event that has this dedupe_key already; None: the key is ours now.
 fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
     let id = first_16(&Sha256::digest(utf8(key)));
     let (topic_id, id) = (Some(Datum::from(topic.id)), Some(row::uuid(&id)));
@@ -201,7 +201,7 @@ fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
         if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
             return Ok(None);
         }
-        // TAKE_KEY locked the key if its window is not over, so no sweep deletes it now. If the key is gone, try again.
+        // TAKE_KEY locks a key whose window is not over, so no sweep deletes it now. If the key is gone, try again.
         let first = spi::query_latest(&FIRST, &[topic_id, id])?;
         if let Some(first) = spi::first(&first) {
             return Ok(Some(first.value() as i64));

@@ -1,4 +1,4 @@
-//! One event, and the tables where events are: the segments, and once.event_kept.
+//! One event, and the tables of events: the segments and once.event_kept.
 
 use super::topic::Topic;
 use crate::call::shown;
@@ -39,7 +39,7 @@ pub const SEGMENTS: [Home; 4] = [
 /// The table that says which segment is the current one.
 pub const SEGMENT: Name = c"segment";
 
-/// Events that had to leave their segment, and delayed ones.
+/// Events that were copied from their segment, and delayed and redriven events.
 pub const KEPT: Home = Home {
     table: c"event_kept",
     position: c"event_kept_position",

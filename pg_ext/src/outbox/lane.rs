@@ -59,7 +59,7 @@ impl<'a> LockedLane<'a> {
     /// Adds events of the lane to the draft. True: this wrote rows.
     pub fn fill(mut self, draft: &mut Draft) -> Result<bool> {
         let last = self.last.as_ref().map_or(0, Part::token);
-        // The tokens of a lane only grow. This one shows that another take used the lane after this batch began.
+        // The tokens of a lane only grow, so another take has used the lane since this batch got its token.
         if draft.begun().is_some_and(|token| token <= last) {
             return Ok(false);
         }
@@ -67,7 +67,7 @@ impl<'a> LockedLane<'a> {
             return Ok(false);
         };
         if expired {
-            // The events that were put back just now are due.
+            // The events that were put back became due just now.
             self.now = clock::now_us()?;
             draft.retries = true;
         }
@@ -87,7 +87,8 @@ impl<'a> LockedLane<'a> {
             return Ok(expired);
         }
         if self.last.is_none() {
-            // subscriber_drop locks the lane and deletes its batches. A take that waited for it writes none.
+            // subscriber_drop locks the lane and deletes its batches. A take that waited for the drop must write no
+            // batch.
             self.subscriber.ensure_there(&self.snapshot)?;
         }
         let token = draft.token(last)?;
@@ -95,8 +96,8 @@ impl<'a> LockedLane<'a> {
         Ok(true)
     }
 
-    /// Puts expired batches of the lane back. Returns the tokens of those still out, and whether any was put back.
-    /// None: the lane has order_keys, and a batch holds it.
+    /// Puts expired batches of the lane back. Returns the tokens of the batches still out, and whether a batch was put
+    /// back. None: a batch holds this keyed lane.
     fn open(&self, draft: &mut Draft) -> Result<Option<(Vec<i64>, bool)>> {
         let Some(last) = &self.last else {
             return Ok(Some((Vec::new(), false)));
@@ -126,7 +127,7 @@ impl<'a> LockedLane<'a> {
         Ok((!taken).then_some((open, !over.is_empty())))
     }
 
-    /// The batch still holds events of this lane. (A batch that has events of other lanes may have ended these.)
+    /// The batch still holds events of this lane. (A batch of several lanes may hold only events of the other lanes.)
     fn is_held_in(&self, batch: &Batch) -> Result<bool> {
         let lanes = batch.lanes();
         let mine = |id: &i64| lanes.get(id) == Some(&self.lane);

@@ -1,8 +1,8 @@
-//! Undelivered events leave a batch (acked ones do too, in ack.rs). Each goes to the dead letters, or to once.retry:
-//! due at once, due later, or waiting behind an earlier one of its order_key.
+//! Undelivered events leave a batch (acked events leave in ack.rs). Each goes to the dead letters or to once.retry: due
+//! at once, due later, or waiting behind an earlier event of its order_key.
 //!
 //! Invariant: when an event leaves, the later events of its key leave the batch too. So a batch never holds an event
-//! while an earlier one of its key has a waiting row (no token, due_at infinity) in once.retry. The caller has locked
+//! while an earlier event of its key has a waiting row (no token, due_at infinity) in once.retry. The caller has locked
 //! the batch, and writes the receipt.
 
 use super::batch::Batch;
@@ -64,7 +64,7 @@ pub struct HeldEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Due(i64),
-    /// Behind the first of its key.
+    /// Waits behind the first event of its key.
     Waits,
     Dead,
 }
@@ -131,7 +131,7 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<HeldEvent> {
     })
 }
 
-/// Moves the events. Returns the events that waited, behind these or among them, and are now due.
+/// Moves the events. Returns the waiting events, of these and of those behind them, that are now due.
 pub fn leave(
     sub: &Subscriber,
     token: i64,

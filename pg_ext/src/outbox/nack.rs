@@ -29,7 +29,7 @@ const NEVER: &[u8] = b"never";
 /// The kind of an expired lease; not for callers.
 pub const EXPIRED: &[u8] = b"expired";
 
-// Events that left uncounted behind the named ones have no attempt here.
+// Events that left uncounted behind the named events have no attempt in the receipt.
 const ANSWER: &CStr = c"
     SELECT u.event_id, u.attempt, NULLIF(u.next_at, 'infinity'), u.dead
       FROM once.receipt r, unnest(r.event_ids, r.attempts, r.next_at, r.dead) u (event_id, attempt, next_at, dead)
@@ -179,7 +179,7 @@ impl Nack<'_> {
         ledger.append(ReceiptKind::Nacked, &ids, Some(answer.map(Some)))
     }
 
-    /// The events named, in the caller's order, and the later ones of their keys.
+    /// The named events in the caller's order, and the later events of their keys.
     fn leaving(&self, ledger: &Ledger) -> Result<(Vec<Leaving>, Vec<Leaving>)> {
         let places: HashMap<i64, usize> = self.named.iter().copied().zip(0..).collect();
         let mut broken: HashSet<Vec<u8>> = HashSet::new();

@@ -1,5 +1,5 @@
-//! Batches whose lease expired are put back. A take does so for the lane that it looks at, the sweep task
-//! outbox_requeue for all subscribers.
+//! Batches whose lease expired are put back. A take puts back those of its lane, the sweep task outbox_requeue those of
+//! all subscribers.
 //!
 //! An event that was alone in its batch has failed once more. In a larger batch any of the events may have killed the
 //! worker. So all of them return uncounted, as suspects, and a take hands out one suspect alone.
@@ -18,7 +18,7 @@ use std::collections::{BTreeSet, HashSet};
 /// The result of putting batches back.
 #[derive(Default)]
 pub struct PutBack {
-    /// The batches that hold no event any more.
+    /// The batches that no longer hold an event.
     pub over: HashSet<i64>,
     pub events: i64,
     /// The bound was reached before the last batch.
@@ -41,8 +41,8 @@ pub fn put_back(sub: &Subscriber, tokens: &[i64], most: usize) -> Result<PutBack
     Ok(done)
 }
 
-/// Puts back the events that the batch still holds, and returns their number. None: its lease is alive after all, or
-/// another transaction has locked it.
+/// Puts back the events that the batch still holds, and returns their number. None: the lease is alive after all, or
+/// another transaction has locked the batch.
 fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
     loop {
         let Some(batch) = Batch::find(sub.id, token)? else {
@@ -77,7 +77,7 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
     }
 }
 
-/// The event of a batch of one.
+/// The event of a batch of one has failed.
 fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     let suspect = |event| HeldEvent {
         suspect: true,
@@ -87,7 +87,7 @@ fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     events.into_iter().map(failed).collect()
 }
 
-/// The events of a larger batch: of each key the first is due, the others wait behind it.
+/// The events of a larger batch: the first event of each key is due, the others wait behind it.
 fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     let mut keys = HashSet::new();
     let mut fate = |key: &Option<Vec<u8>>| match key {

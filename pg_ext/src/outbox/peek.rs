@@ -1,7 +1,7 @@
 //! `outbox_peek`: the pending events of a subscriber, without taking them.
 //!
-//! They are where a take finds them: in the log behind a lane's cursor, in batches that are out, and in once.retry. It
-//! reads at most `max` events from each place, the lowest event_id first.
+//! A pending event is in the log behind a lane's cursor, in a batch that is out, or in once.retry. The call reads at
+//! most `max` events from each place, the lowest event_id first.
 
 use super::batch::{self, Batch, Part};
 use super::event::{self, Col, Event, is_unordered};
@@ -56,7 +56,7 @@ pub fn outbox_peek(call: &Call) -> Result<Datum> {
     peek.look_in_lanes()?;
     let pending = std::mem::take(&mut peek.found).into_iter().take(peek.max);
     for (id, pending) in pending {
-        // It may have been acked and removed meanwhile.
+        // The event may have been acked and removed meanwhile.
         if let Some(event) = event::find(subscriber.topic.id, pending.lane, id)? {
             rows.push(&values(&event, &pending));
         }

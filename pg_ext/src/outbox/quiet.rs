@@ -3,13 +3,13 @@
 //! Invariant: the memory says "nothing" only where there is nothing. A take of this backend looked through every
 //! lane: no event was pending, no batch was out, and no row of once.retry was due. That take could not see the events
 //! of two kinds of transactions:
-//!   - A transaction that had its id then. If it has ended since, `unended` is different now.
+//! - A transaction that had its id when the take began. If it has ended since, `unended` is different now.
 //!   - A transaction that got its id later, and its event ids after that. Then the sequence of event ids has moved on.
 //!
-//! A redrive takes an event id for this. A row of once.retry that is not in a batch becomes due at a known time
-//! (`next_due`), and one that is in a batch leaves a take of this backend without a memory. DROP and CREATE EXTENSION
-//! begin another sequence (`ids`). Found within [`LONGEST_US`]: rows that were written by hand, and an event that others
-//! have nacked, taken again and nacked again while this backend looked through the lanes.
+//! A redrive takes an event id, too, so that the sequence moves on. A row of once.retry outside a batch becomes due at
+//! a known time (`next_due`). While a batch is out, a take of this backend stores no memory. DROP and CREATE EXTENSION
+//! begin another sequence (`ids`). Seen only after [`LONGEST_US`]: rows that were written by hand, and an event that
+//! others have nacked, taken again and nacked again while this backend looked through the lanes.
 
 use super::retry;
 use super::topic::Subscriber;
@@ -50,7 +50,7 @@ pub struct LogMoment {
 impl LogMoment {
     pub fn now() -> Result<LogMoment> {
         let ids = Sequence::to_read(c"event_id")?;
-        // In this order: a transaction that gets its id later gets larger event ids.
+        // First the event ids, then the transaction id: a transaction that gets its id later gets larger event ids.
         let top = ids.last();
         Ok(LogMoment {
             ids: ids.oid(),
@@ -92,7 +92,7 @@ impl LogMoment {
         let nothing = nothing && self.unended.is_some() && table::own_xid_if_any().is_none();
         let now = clock::now_us()?;
         if nothing && now < self.next_due {
-            // Also retries of a batch that has ended meanwhile.
+            // Counts the retries of a batch that has ended meanwhile, too.
             self.next_due = self.next_due.min(retry::next_due(subscriber, now)?);
         }
         QUIET.with(|quiet| {

@@ -58,7 +58,7 @@ pub type NackAnswer = [Option<Datum>; 3];
 pub enum LeftBy {
     Acked,
     Nacked,
-    /// Behind a nacked one of its key, or with an expired lease.
+    /// Behind a nacked event of its key, or with an expired lease.
     Lost,
 }
 
@@ -68,7 +68,7 @@ pub struct Ledger {
     token: i64,
     /// Events still held, in the batch's order.
     pub held: Vec<i64>,
-    /// The others, and whether the present transaction made them leave.
+    /// The other events: how they left, and whether the present transaction made them leave.
     left: HashMap<i64, (LeftBy, bool)>,
     /// The events of the last receipt.
     last: Vec<i64>,
@@ -108,7 +108,7 @@ impl Ledger {
         self.n = receipt.i32(Col::N);
         self.acked = receipt.i32(Col::Acked);
         let kind = receipt.raw(Col::Kind).map(|d| d.value() as u8);
-        // The named events of a nack stand before the later ones of their keys.
+        // In the receipt of a nack the named events stand before the later events of their keys.
         let named = receipt.raw(Col::NextAt).and_then(call::times);
         let named = named.map_or(0, |times| times.len());
         for (i, id) in self.last.iter().enumerate() {
@@ -125,7 +125,7 @@ impl Ledger {
         self.left.get(&event_id).is_some_and(|left| left.0 == how)
     }
 
-    /// This transaction wrote the receipt.
+    /// This transaction wrote the receipt of the event.
     pub fn is_ours(&self, event_id: i64) -> bool {
         self.left.get(&event_id).is_some_and(|left| left.1)
     }
@@ -182,7 +182,7 @@ impl Ledger {
     }
 }
 
-/// The batch holds no event any more.
+/// The batch no longer holds an event.
 pub fn is_over(subscriber: i32, token: i64, snapshot: &Snapshot) -> Result<bool> {
     let table = Table::to_read(TABLE)?;
     let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];

@@ -1,11 +1,11 @@
 //! once.retry: events of a subscriber that are handled one by one, because they failed, were delayed, or stand behind
-//! an earlier one of their order_key in this table.
+//! an earlier event of their order_key in this table.
 //!
 //! A row is in a batch (token), due from a time on (a finite due_at), or waits (infinity). In a lane without keys no
-//! row waits. In a keyed lane the first row of a key has the lowest event_id, and no later row is handed out before
-//! it. Invariant: a first row never waits. So every write that removes a row, or makes another one the first, ends
-//! with [`free`]: it makes a waiting first row due now. A row that comes in ahead of others (a redriven event, or one
-//! that was committed late) is due by itself. Rows behind the first may have a due_at of their own, and keep it.
+//! row waits. In a keyed lane the first row of a key has the lowest event_id, and no later row is handed out before it.
+//! Invariant: a first row never waits. So every write that removes a row, or makes another one the first, ends with
+//! [`free`]: it makes a waiting first row due now. A row that is inserted ahead of others (a redriven event, or an
+//! event that was committed late) is due by itself. Rows behind the first may have a due_at of their own, and keep it.
 //!
 //! A row in a batch is changed under the lock of the batch. Any other row is changed by a take that holds the lane, or
 //! by `free` under the lock of a batch. A keyed lane has at most one open batch, so `free` never waits.
@@ -34,7 +34,7 @@ const LEASE: &CStr = c"
     UPDATE once.retry SET token = $2, due_at = 'infinity'
      WHERE subscriber_id = $1 AND event_id = ANY ($3)";
 
-// An event that commits late can have a lower event_id than the rows of its key: then it is the first.
+// An event that commits late can have a lower event_id than the rows of its key: then its row is the first.
 const WAIT: &CStr = c"
     INSERT INTO once.retry (due_at, event_id, subscriber_id, topic_id, lane, failures, redriven, suspect,
                             order_key)
@@ -215,7 +215,7 @@ pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i6
     RetryLane::open(sub, lane)?.first_of_key(key)
 }
 
-/// The most index entries of one look, because an old snapshot keeps those of deleted rows.
+/// The most index entries of one look, because an old snapshot keeps the entries of deleted rows.
 const MOST_ENTRIES: usize = 50;
 
 /// The subscriber may have rows; the look stops at MOST_ENTRIES.
@@ -224,8 +224,8 @@ pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), MOST_ENTRIES)
 }
 
-/// When the first row that is in no batch and does not wait is due; infinity where there is none. The look ends with a
-/// row that is due. A look at a lane that reaches MOST_ENTRIES answers that one may be due.
+/// The earliest due_at of rows that are in no batch and do not wait; infinity: there is none. Stops at a row that is
+/// due. If the look at a lane reaches MOST_ENTRIES, answers i64::MIN: a row may be due.
 pub fn next_due(sub: &Subscriber, now: i64) -> Result<i64> {
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
     let mut first = INFINITY;
@@ -333,7 +333,7 @@ pub fn delayed(topic_id: i32, event_id: i64, due_at: i64) -> Result<()> {
     spi::query_latest(&DELAYED, &args.map(Some)).map(drop)
 }
 
-/// These events of the batch are delivered: deletes their rows, and makes those behind them due.
+/// These events of the batch are delivered: deletes their rows, and makes the rows behind them due.
 pub fn acked(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<()> {
     if !batch.is_redelivered() || ids.is_empty() {
         return Ok(());

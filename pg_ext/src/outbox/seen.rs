@@ -2,8 +2,8 @@
 //!
 //! Invariant of a [`Seen`] made by [`Seen::now`]: a transaction with an id of `next` or larger got it after `high` was
 //! read, so its events have ids above `high`; every event visible then has an id of at most `top`. A transaction
-//! between `xmax` and `next` was running then, as those in `running` were. A take finds its events by its id once it
-//! has ended ("late").
+//! between `xmax` and `next` was running then, as those in `running` were. Once it has ended, a take finds its events
+//! by transaction id ("late").
 
 use crate::call;
 use crate::error::{Error, Kind, Result};

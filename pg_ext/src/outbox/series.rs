@@ -1,5 +1,5 @@
 //! The series of events that this incarnation writes. A transaction id means something only in the incarnation that
-//! assigned it. So a restored database begins a new series, and all events of the older ones are committed.
+//! assigned it. So a restored database begins a new series, and all events of the older series are committed.
 
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
@@ -32,8 +32,8 @@ static GO_ON: Kept = Kept::new(
     &[],
 );
 
-/// The last series, if it is this incarnation's. An earlier one of this incarnation does not count: the lanes are in
-/// the later one.
+/// The last series, if it is this incarnation's. An earlier series of this incarnation does not count: the lanes have
+/// gone on to the later one.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     let table = Table::to_read(TABLE)?;
     let last = table.find_last(c"series_pkey", &mut [], snapshot)?;

@@ -2,7 +2,7 @@
 //!
 //! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has no
 //! event yet waits a moment for locked lanes of events without order_key. Until its transaction ends, a take holds the
-//! lock of each lane that gave it events. So the next take of the lane sees its batch.
+//! lock of each lane that gave it events. So the next take of the lane sees this take's batch.
 
 use super::draft::{Draft, TakeWish};
 use super::event::is_unordered;

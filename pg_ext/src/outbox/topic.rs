@@ -93,7 +93,7 @@ impl Topic {
         wait_exclusive(self.subscribers_lock());
     }
 
-    /// It differs from every lane's lock (take.rs), because one sequence numbers topics and subscribers.
+    /// The number differs from every lane's lock (take.rs), because one sequence numbers topics and subscribers.
     fn subscribers_lock(&self) -> u64 {
         (self.id as u64) << 32
     }
@@ -168,7 +168,7 @@ impl Subscriber {
         })
     }
 
-    /// 42704 where it was dropped since it was read.
+    /// 42704 if the subscriber was dropped since it was read.
     pub fn ensure_there(&self, snapshot: &Snapshot) -> Result<()> {
         let table = Table::to_read(SUBSCRIBERS)?;
         let found = table.find(BY_NUMBER, &mut [ScanKey::i32(1, self.id)], snapshot)?;
@@ -184,7 +184,7 @@ impl Subscriber {
         format!("subscriber \"{name}\" of topic \"{topic}\"")
     }
 
-    /// The lanes of events without order_key, and the topic's.
+    /// The lanes of events without order_key, then the topic's keyed lanes.
     pub fn lanes(&self) -> impl Iterator<Item = i32> + use<> {
         UNORDERED.into_iter().chain(1..=self.topic.lanes)
     }

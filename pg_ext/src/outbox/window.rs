@@ -1,9 +1,9 @@
 //! The part of the log that a lane is in: the events that one snapshot saw and an earlier one did not, in the order of
 //! event ids.
 //!
-//! Most of them have ids above the earlier snapshot's `high`: one range of the index by position. The others belong to
-//! transactions that the earlier snapshot saw running (`late`): each a range of the index by transaction. A reader
-//! merges these ranges over all tables of events; nothing is sorted.
+//! Most of them have ids above the earlier snapshot's `high`: they are one range of the index by position. The others
+//! belong to transactions that the earlier snapshot saw running (`late`): each transaction is a range of the index by
+//! transaction. A reader merges these ranges over all tables of events; nothing is sorted.
 
 use super::batch::{Col as BatchCol, Part};
 use super::event::{self, Col, Event, Home};
@@ -24,7 +24,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window of a lane with this last part.
+    /// The window of a lane whose last part is `last`.
     pub fn behind(subscriber: &Subscriber, last: Option<&Part>) -> Result<Window> {
         last.map_or_else(|| Ok(Window::start(subscriber)), Window::after)
     }
@@ -68,7 +68,8 @@ impl Window {
         batch.put_i64(BatchCol::LastId, self.last_id);
     }
 
-    /// The next window: up to `now` in the present series, up to the end in an older one. None: there is none.
+    /// The next window: up to `now` in the present series, up to the end in an older series. None: there is no further
+    /// window.
     pub fn next(&self, now: &Seen, present: i32) -> Option<Window> {
         let end_of = |series| match series == present {
             true => now.clone(),
@@ -263,7 +264,7 @@ pub struct Reader<'s> {
 }
 
 impl Reader<'_> {
-    /// Shows the next event and moves on; None at the end. The event is valid within the call.
+    /// Passes the next event to `use_it` and moves on; None at the end. The event is valid within the call.
     pub fn next<T>(&mut self, use_it: impl FnOnce(&Event) -> Result<T>) -> Result<Option<T>> {
         let heads = self.streams.iter().enumerate();
         let first = heads.filter_map(|(i, s)| s.head.map(|id| (id, i))).min();
@@ -274,7 +275,7 @@ impl Reader<'_> {
             return Ok(None);
         };
         let answer = use_it(&Event::borrow(slot))?;
-        // A copied event is also in its segment until that is truncated.
+        // A copied event is also in its segment until the segment is truncated.
         for stream in &mut self.streams {
             if stream.head == Some(id) {
                 stream.advance();

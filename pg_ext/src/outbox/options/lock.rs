@@ -38,7 +38,7 @@ pub fn next_number() -> Result<i32> {
     Ok(rows.first().map_or(0, |row| spi::number(row, 0)) as i32)
 }
 
-/// A topic as it is committed now, where there is one; 42501 unless the caller is a member of its owner.
+/// A topic as it is committed now, if it exists; 42501 unless the caller is a member of its owner.
 pub fn find(name: &[u8]) -> Result<Option<Topic>> {
     match Topic::named(name) {
         Err(error) if error.kind == Kind::UndefinedObject => Ok(None),
@@ -46,17 +46,17 @@ pub fn find(name: &[u8]) -> Result<Option<Topic>> {
     }
 }
 
-/// Locks the row of an existing topic, and checks the owner that it has then.
+/// Locks the row of an existing topic, and then checks its owner.
 pub fn existing(name: &[u8]) -> Result<Topic> {
     ensure_writable(c"topic")?;
-    // Above READ COMMITTED a topic without a row to lock was made after the snapshot.
+    // Above READ COMMITTED a missing row means that the topic was made after the snapshot.
     if !locked(name)? && table::above_read_committed() {
         return Err(raced(name));
     }
     Topic::named(name)
 }
 
-/// Locks the row of a topic, or makes it (true).
+/// Locks the row of a topic. Creates the topic if it does not exist (true).
 pub fn existing_or_new(name: &[u8]) -> Result<(Topic, bool)> {
     ensure_writable(c"topic")?;
     let mut created = false;

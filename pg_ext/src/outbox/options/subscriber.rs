@@ -141,7 +141,7 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
     }
     let series = series::current()?;
     let table = Table::to_write(SUBSCRIBERS)?;
-    // The UPDATE above gave this transaction an id. So the snapshot counts its earlier events as seen.
+    // The UPDATE above gave this transaction an id, so the snapshot counts this transaction's earlier events as seen.
     let (start, _) = Seen::now()?;
     table.insert(&[
         Some(Datum::from(id)),
@@ -186,7 +186,7 @@ pub fn all_options(subscriber: &Subscriber) -> Result<Datum> {
 pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     let subscriber = Subscriber::named_in(call)?;
     lock::existing(&subscriber.topic.name)?;
-    // It may have been dropped while this call waited for the topic.
+    // The subscriber may have been dropped while this call waited for the topic.
     let subscriber = Subscriber::named_in(call)?;
     for lane in subscriber.lanes() {
         wait_exclusive(lock_of(&subscriber, lane));

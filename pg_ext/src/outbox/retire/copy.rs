@@ -1,9 +1,9 @@
 //! Copies the needed events of a closed segment to once.event_kept, so that the segment can be truncated.
 //!
-//! Copying pays where less than half of a segment is needed. Any other segment waits for its readers, and the current
-//! one grows meanwhile. There is one exception: the current segment is full and mostly not needed, and no other one
-//! will be empty. Then the segment with the fewest needed events is copied. So a subscriber that lags costs about the
-//! space of its own backlog.
+//! A segment is copied if less than half of it is needed. Any other segment waits for its readers, while the current
+//! segment grows. There is one exception: if the current segment is full and mostly not needed, and no other segment is
+//! or will be empty, then the segment with the fewest needed events is copied. So a subscriber that lags costs about
+//! the space of its own backlog.
 
 use super::log::{self, Log};
 use super::need::{self, EventPlace, Needs, place, place_arrays};
@@ -16,12 +16,12 @@ use crate::table::{self, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
-/// Pages of a sample, spread over the table. (In the index the events of one topic stand together.)
+/// Pages of a sample, spread over the table. (A part of the index would show the events of one topic only.)
 const PAGES: u64 = 64;
 /// The log leaves the current segment when its last event is this old and no event of it is needed.
 const IDLE_US: i64 = 60_000_000;
 
-// An event is in one of the segments; $4 says in which.
+// $4: the number of the segment that holds the events.
 const COPY: &CStr = c"
     WITH copied AS (
         INSERT INTO once.event_kept
@@ -47,7 +47,7 @@ static COPIED: Kept = Kept::new(COPY, &[INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID
 /// How much of a segment is needed, judged by a sample of its pages.
 struct Estimate {
     needed: u64,
-    /// Half of the events or more are needed.
+    /// At least half of the events are needed.
     is_most: bool,
 }
 
@@ -118,7 +118,8 @@ fn is_stuck(log: &Log) -> Result<bool> {
 }
 
 /// Copies the needed events of a segment, up to `max` events in all, and marks the segment once all of them are copied.
-/// Does nothing while an open transaction may still add events to it. (Later transactions write to the current one.)
+/// Does nothing while an open transaction may still add events to it. (Later transactions write to the current
+/// segment.)
 fn empty(segment: usize, max: i64, swept: &mut Swept) -> Result<()> {
     let left = (max - swept.done).max(0) as usize;
     if left == 0 || !table::has_no_writers(SEGMENTS[segment].table)? {
@@ -129,7 +130,7 @@ fn empty(segment: usize, max: i64, swept: &mut Swept) -> Result<()> {
     if is_all {
         log::mark_drained(segment)?;
     }
-    // The next sweep copies the rest of it, or truncates it.
+    // The next sweep copies the rest of the segment, or truncates it.
     swept.more = true;
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! once.segment: which segment is written to, which are drained, and how one is emptied.
 //!
 //! Emitters lock their segment as any INSERT does, to the end of their transaction, before they make sure that it is
-//! the current one. So a segment that is not current gets no more events once nobody holds that lock. Such a segment
-//! is marked as drained when all of its needed events are copied.
+//! the current one. So a segment that is not current gets no more events once nobody holds its lock. Such a segment is
+//! marked as drained when all of its needed events are copied.
 
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
@@ -35,9 +35,10 @@ pub struct Log {
     pub current: usize,
     /// The column `opened` of the segment that was opened last.
     opened: i64,
-    /// The present transaction opened it; other sessions still write to the previous one.
+    /// The present transaction opened the current segment; other sessions still write to the previous one.
     pub is_opened_here: bool,
-    /// For each drained segment a transaction id. A snapshot that regards it as running is from before the mark.
+    /// For each drained segment a transaction id. A snapshot in which that transaction is running is from before the
+    /// mark.
     drained: [Option<i64>; 4],
 }
 
@@ -113,7 +114,7 @@ impl Log {
         table::tell_all(&[SEGMENT])
     }
 
-    /// It is drained, and no snapshot from before the commit of that mark is left.
+    /// The segment is drained, and no snapshot from before the commit of its mark is left.
     pub fn is_ripe(&self, segment: usize) -> Result<bool> {
         let Some(drained) = self.drained[segment].filter(|_| segment != self.current) else {
             return Ok(false);
@@ -129,7 +130,7 @@ fn is_blank(segment: usize) -> Result<bool> {
 
 /// Marks a segment as drained. This transaction or earlier ones have copied all of its needed events.
 pub fn mark_drained(segment: usize) -> Result<()> {
-    // A snapshot that does not see this transaction's end regards it as running, and the next id too.
+    // In a snapshot that does not see this transaction's commit, this transaction and the next id are running.
     table::assign_xid();
     mark(segment, Some(table::next_xid()))
 }

@@ -13,7 +13,7 @@
 //! then. An event moves in the same direction (from the lane into a batch, from there into once.retry, in one
 //! transaction each), so one of the three looks finds it. An event that is not needed is never needed again: a redrive
 //! inserts a copy from once.dead. One session at a time runs the task, and only while no subscriber is being made: a
-//! new one needs events long before other sessions see it.
+//! new subscriber needs events before other sessions see it.
 
 mod copy;
 mod log;

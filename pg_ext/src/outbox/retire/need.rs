@@ -63,7 +63,7 @@ struct LaneNeeds {
     window: Option<Window>,
     /// The events of its open batches.
     held: HashSet<i64>,
-    /// Taken after the look at its batches; None: it has no retries.
+    /// Taken after the look at the batches; None: the subscriber has no retries.
     retries: Option<Snapshot>,
 }
 

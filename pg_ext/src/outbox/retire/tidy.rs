@@ -15,7 +15,7 @@ use std::ffi::CStr;
 /// A sweep reads this many rows for each row that it may delete.
 const READ_PER_ROW: usize = 10;
 
-// A redrive that needs one of them again locks it too (dead.rs).
+// A redrive that needs a copy again locks it, too (dead.rs).
 const LOCK_KEPT: &CStr = c"
     SELECT k.topic_id, k.lane, k.event_id, k.xid, k.series
       FROM once.event_kept k JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
@@ -28,8 +28,9 @@ const DELETE_KEPT: &CStr = c"
 
 // $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time (tokens of old batches are below it;
 // with once.fake_now the largest bigint), $5 the most redelivered events. The last part of a lane stores where the lane
-// is, so its batch stays. A batch is deleted whole: a part of it would look open. Its head is locked (batch.rs).
-// The failed attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered` set.
+// is, so its batch stays. A batch is deleted whole, under the lock of its head (batch.rs): a part of it would look
+// open. The failed attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered`
+// set.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
         SELECT b.subscriber_id, b.token,
@@ -109,7 +110,7 @@ pub fn kept(max: i64) -> Result<Swept> {
     if found.is_empty() {
         return Ok(Swept::default());
     }
-    // Checked again under the lock: a redrive may have locked them first.
+    // Checked again under the lock: a redrive may have locked the copies first.
     let mut needs = Needs::begin()?;
     let mut gone = Vec::new();
     for row in spi::query_latest(&LOCKED, &place_arrays(&found).map(Some))? {
