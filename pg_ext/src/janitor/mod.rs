@@ -3,13 +3,13 @@
 //!
 //! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`]. It runs the task in a
 //! subtransaction and records its end in once.janitor (`swept.rs`). A failed task stops no other one. The whole call
-//! ends only by a cancellation, a shutdown or a lost race above READ COMMITTED, and by the checks before the
-//! subtransaction: a read-only transaction, and for action_release the caller's deferred constraints.
+//! fails only by a cancellation, a shutdown, a lost race above READ COMMITTED, or a check before the subtransaction: of
+//! a read-only transaction, and for action_release of the caller's deferred constraints.
 //!
-//! A task that raises is undone as a whole and counts 1 in `failed`; else action_release counts rows there, and
-//! outbox_requeue subscribers. `sweep()` tries it again at the next call, the worker after once.janitor_naptime
+//! A task that raises is undone as a whole and counts 1 in `failed`; otherwise `failed` counts rows of action_release
+//! and subscribers of outbox_requeue. `sweep()` tries it again at the next call, the worker after once.janitor_naptime
 //! (`troubles_of_next_pass` in `worker/schedule.rs`). A row that cannot be reverted is deferred alone: for 10 s, then
-//! for twice as long each time up to an hour, or as long as before after a lock timeout (`action/revert.rs`). A locked
+//! for twice as long each time up to an hour; after a lock timeout for as long as before (`action/revert.rs`). A locked
 //! row or key is tried again by the next sweep.
 
 mod all;

@@ -10,8 +10,8 @@ use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 // In all statements: $1 now, $2 the bound, $3 (for keys) the default of gone_for in microseconds. Each answers how many
-// rows it did, and whether it reached the bound. v, of keys: skips a row version that is newer than the statement's
-// snapshot: it was claimed again, and the snapshot does not show its new steps.
+// rows it did, and whether it reached the bound. v (for keys) skips a row version that is newer than the statement's
+// snapshot: the key was claimed again, and the snapshot does not show its new steps.
 
 // Deletes keys with their steps. later: a finished key that is not due yet is looked at again when its gone_for ends,
 // but at the latest after a day or, if that is longer, after the time since it expired. So a lowered gone_for frees

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The launcher's nap while the server has no free background worker, and after an error.
 const SOON: Duration = Duration::from_secs(1);
-/// A database waits too long after once.janitor_naptime, but not before this time.
+/// A database has waited too long after once.janitor_naptime, or after this time if that is longer.
 const LATE: Duration = Duration::from_secs(1);
 /// A worker that has not ended.
 struct RunningWorker {

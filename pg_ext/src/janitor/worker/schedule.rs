@@ -2,9 +2,9 @@
 //!
 //! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written in it since or if
 //! the clock has made something due. Otherwise it is idle, and due only after [`settings::longest_pause`]. If the pass
-//! left more to do, the next one is due at once.
-//! Somebody has written if the server's count of changed rows in that database is not the one from before the last
-//! pass. So a pass that writes is followed by another one, which usually writes nothing.
+//! left more to do, the next one is due at once. Somebody has written if the server's count of changed rows in that
+//! database differs from the count before the last pass. So a pass that writes is followed by another one, which
+//! usually writes nothing.
 //!
 //! Sessions report their counts after their transaction's end, at the latest ten seconds after. A session that reports
 //! later (a procedure that commits in a loop) or never (track_counts off) delays a pass up to the longest pause.
@@ -107,7 +107,7 @@ impl Schedule {
         first.filter(|at| *at > now).unwrap_or(now + nap)
     }
 
-    /// Orders the databases that wait for a worker, the longest waiting first; None: it does not wait.
+    /// Orders the databases that wait for a worker, the longest waiting first; None: this database does not wait.
     pub fn place_in_queue(&self) -> Option<(Instant, Option<Instant>)> {
         self.due_since.map(|since| (since, self.begun))
     }

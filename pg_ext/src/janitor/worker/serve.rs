@@ -102,7 +102,7 @@ impl Pass {
     }
 }
 
-/// Forgets the failures, which say nothing about the extension if it is installed again.
+/// Forgets the failures: they would say nothing about an extension that is installed later.
 fn absent(slot: &PassSlot) {
     slot.put_answer(Answer::NothingBefore(i64::MAX), Troubles::default());
 }
@@ -117,7 +117,7 @@ fn warn(error: &str) {
     drop(logged);
 }
 
-/// Runs a task within its share of the pass. `more` is true only if the share ended it.
+/// Runs a task within its share of the pass. `more` is true only if the share was used up.
 fn serve(task: Task) -> Result<Swept, Failure> {
     let call = format!("once.sweep({BATCH}, '{}')", task.name());
     server::show_work(&server::c_text(&call));
