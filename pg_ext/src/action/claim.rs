@@ -1,7 +1,8 @@
 //! `action_claim` claims one row for one step's action.
 //!
-//! A claim never waits for a row or a lease: it does not claim while either is locked. While a lease is live, it only
-//! reads. `decide` is a function of the row, the lease and the clock. It is called again under the locks.
+//! A claim never waits for a row or a lease: while the row or its lease is locked, it does not claim. While a lease is
+//! live, a claim only reads. `decide` is a function of the row, the lease and the clock. It is called again under the
+//! locks.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};
@@ -118,10 +119,10 @@ impl ActionClaim<'_> {
                 _ => {}
             }
         }
-        // Locks the table first: a session that holds it may be waiting for the machine's lock below.
+        // Locks the table first: a session that has locked the table may be waiting for the machine's lock below.
         let table = &self.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
-        // machine_define waits for the end of this transaction and then sees its lease.
+        // machine_define waits for the end of this transaction and then sees the new lease.
         let Some(shared) = TryLock::shared(self.machine.lock) else {
             return Ok(Some(in_progress(None, None)));
         };

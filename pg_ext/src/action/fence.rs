@@ -27,7 +27,7 @@ impl FencedAction {
         })
     }
 
-    /// A write by a person, who has no token: it takes the token of the present lease.
+    /// A write by a person, who has no token: the token of the present lease is used.
     pub fn of_present(machine: Rc<Machine>, id: RowId, lease: &Lease) -> FencedAction {
         FencedAction {
             machine,

@@ -46,8 +46,8 @@ pub enum LeaseCol {
 
 const COLUMNS: usize = 21;
 
-/// How many finishing tokens a lease remembers, of 8 bytes each: a worker whose answer was lost for a while may come
-/// back after other workers have finished the next steps.
+/// How many finishing tokens (8 bytes each) a lease remembers: a worker whose answer was lost for a while may come back
+/// after other workers have finished the next steps.
 const REMEMBERED_TOKENS: usize = 8;
 
 table::columns!(LeaseCol);
@@ -96,7 +96,7 @@ impl Lease {
             .map(
                 |lease| match lease.bytes(LeaseCol::RowId) == Some(&id.text) {
                     true => Ok(lease),
-                    // The key is a hash: if two rows ever share one, the call fails.
+                    // The key is a hash: if two rows ever share a key, the call fails.
                     false => Err(Error::new(
                         Kind::Internal,
                         format!("{} has the lease of another row", machine.row_named(id)),
@@ -173,7 +173,7 @@ impl Lease {
         self.finished_tokens().any(|finished| finished == token)
     }
 
-    /// Whether it may have been finished by this token so long ago that the lease has forgotten it: tokens grow.
+    /// Whether this token may have finished an action that the lease has forgotten: it is below all remembered tokens.
     pub fn may_have_forgotten(&self, token: i64) -> bool {
         self.finished_tokens().count() >= REMEMBERED_TOKENS
             && self.finished_tokens().all(|finished| token < finished)

@@ -3,7 +3,7 @@
 //! A batch is one subtransaction. It skips locked rows. Each half of a failed batch is tried by itself, so one row
 //! whose trigger refuses is found in log n steps. That row is deferred (`defer`).
 //!
-//! Invariant: a lease is changed only while it is the one that was due. A trigger, or another session between two
+//! Invariant: a lease is changed only if it is still the lease that was due. A trigger, or another session between two
 //! looks, may have claimed the row again.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
@@ -58,7 +58,7 @@ pub struct DueLease {
 }
 
 impl DueLease {
-    /// The lease is still the one that was due, and held.
+    /// The lease is still held under the token that was due.
     fn is(&self, lease: &Lease) -> bool {
         lease.mark() == (self.token, LeaseState::Held)
     }
@@ -85,7 +85,7 @@ pub fn revert_due(name: &[u8], due: &[DueLease]) -> Result<Reverted> {
 }
 
 impl Reverted {
-    /// The failure is the table's, so no row is deferred and the sweep of this machine ends.
+    /// The whole table failed, so no row is deferred and the sweep of this machine ends.
     fn has_no_table(&mut self, due: &[DueLease], failure: &str) {
         self.swept.add(Swept::failure(due.len(), failure));
         self.is_cut_short = true;
@@ -142,13 +142,13 @@ impl RevertBatch {
         Ok(())
     }
 
-    /// Reverts the rows that are still due and deletes dead leases. Returns the number of both.
+    /// Reverts the rows that are still due and deletes dead leases. Returns how many rows and dead leases there were.
     fn revert(&self, due: &[DueLease]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due);
         let taken = self.statement("sweep take", ROW_SHARE, TAKE)?;
         let taken = taken.query(&[Some(ids)])?;
-        // Reads the latest snapshot: if the table was rewritten, an older one shows no rows.
+        // Reads the latest snapshot: if the table was rewritten, an older snapshot shows no rows.
         let present = self.statement("sweep present", READ, PRESENT)?;
         let present = present.query_latest(&[Some(ids)])?;
         self.is_reached.set(true);
@@ -278,7 +278,7 @@ impl RevertBatch {
     }
 }
 
-/// Defers a row that could not be reverted: for twice as long each time, or as long as before after a lock timeout.
+/// Defers a row that could not be reverted: for twice as long each time; after a lock timeout for as long as before.
 fn defer(due: &DueLease, failure: &subxact::Failure) -> Result<()> {
     let note = from_utf8(&failure.message);
     change_lease(&Table::to_write(TABLE)?, &due.key, |lease, now| {
@@ -305,7 +305,7 @@ pub enum LeaseChange {
     Nothing,
 }
 
-/// Changes a lease as it is now and skips a locked one. True: changed.
+/// Changes the latest version of a lease; skips a locked lease. True: changed.
 pub fn change_lease(
     table: &Table,
     key: &[u8; 16],

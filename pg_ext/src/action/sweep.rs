@@ -24,8 +24,8 @@ const TIDIED_PER_ROW: usize = 10;
 /// Other work in a machine's turn. Its inner error counts as a failure of that machine.
 pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
-/// Sweeps at most `max` rows of all machines or of `only` one, and records it. The least recently swept machine is
-/// first.
+/// Sweeps at most `max` rows of all machines or of `only` one, and records the runs. The least recently swept machine
+/// is first.
 pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     let mut all = Swept::default();
     let mut runs = Vec::new();

@@ -1,8 +1,8 @@
 //! `cancel_finish`: the terminal move, once all money is back and all artifacts are deleted.
 //!
-//! It locks the row FOR UPDATE. With the guard on, every writer of an item holds the row FOR KEY SHARE, so this waits for
-//! them. (A foreign key alone makes only an INSERT hold it.) Then it reads the items as committed, at every isolation
-//! level, and waits for nothing more.
+//! It locks the row FOR UPDATE. With the guard on, every writer of an item holds the row FOR KEY SHARE, so
+//! cancel_finish waits for them. (A foreign key alone makes only an INSERT hold the row.) Then it reads the items as
+//! committed, at every isolation level, and waits for nothing more.
 
 use super::items::{Items, WhichItems};
 use super::numeric;

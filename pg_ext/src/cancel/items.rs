@@ -14,8 +14,8 @@ use crate::table::Snapshot;
 use crate::table::enums::is_enum;
 use pgrx::pg_sys::{self, Datum};
 
-/// One item that fits; $1 is the row's id. The LIMIT ends the execution, but the CTE is planned without it, because
-/// with a LIMIT the server may prefer a sequential scan.
+/// One item that fits; $1 is the row's id. The outer LIMIT ends the execution. The CTE has no LIMIT, because with a
+/// LIMIT the server may plan a sequential scan.
 const SOME: &str = "
     WITH fits AS MATERIALIZED (
         SELECT i.{item_id}::pg_catalog.text AS \"once$key\" FROM {items} AS i
@@ -100,7 +100,7 @@ impl Items<'_> {
         }
     }
 
-    /// One of these items, even if a policy hides it from the caller. It reads as the check of a foreign key does.
+    /// One of these items, even if a policy hides it from the caller. Reads as the check of a foreign key does.
     pub fn some_of_all(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         let owner = self.shape.items.owner();
         let _owner = owner.map(SwitchedUser::to_owner_for_check);

@@ -3,9 +3,9 @@
 //! The statement runs under the lock of the machine's row. So an item is either undecided and not paid back, or marked
 //! and paid back once. Lock order: row, items by key, wallet.
 //!
-//! Invariant: the marked items are the locked ones, and the sum of their amounts is credited; otherwise nothing is
-//! written. Without a limit the UPDATE finds the items by the same condition again, which is cheaper than a join with
-//! the locked ones.
+//! Invariant: the marked items are exactly the locked items, and the sum of their amounts is credited; otherwise
+//! nothing is written. Without a limit the UPDATE finds the items by the same condition again, which is cheaper than a
+//! join with the locked items.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -22,7 +22,7 @@ use crate::table::{Snapshot, above_read_committed};
 use pgrx::pg_sys::{self, Datum};
 
 /// $1 the row's id, $2 the most items. Items are locked in key order before any write, because their number is a
-/// condition of the UPDATE. An item that was decided during the wait is left out; one that changed counts as it is now.
+/// condition of the UPDATE. An item that was decided during the wait is left out; a changed item counts as it is now.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
         SELECT i.{item_id} AS \"once$key\",
@@ -160,7 +160,7 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
             return Err(torn.kept_back());
         }
         if above_read_committed() {
-            // It is newer than this transaction's snapshot.
+            // The item is newer than this transaction's snapshot.
             return Err(Error::retry_transaction(format!(
                 "the items of {}",
                 torn.named()
@@ -256,7 +256,7 @@ fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
             items.shape.account.name, items.shape.wallet.name
         )));
     }
-    // It is newer than the transaction's snapshot.
+    // The wallet is newer than this transaction's snapshot.
     if above_read_committed() && !has_wallet(Snapshot::now())? {
         return Ok(Error::retry_transaction(format!(
             "the wallet of {}",
@@ -270,8 +270,8 @@ fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
     ))
 }
 
-/// Compares the marked items with the locked ones. `more`: how many more were marked than locked. `is_good`: all have
-/// the marker and still belong to the row.
+/// Compares the marked items with the locked items. `more`: how many more were marked than locked. `is_good`: all
+/// marked items have the marker and still belong to the row.
 fn ensure_same(torn: &TornRow, more: i64, is_good: bool, sum_is_same: bool) -> Result<()> {
     match more {
         1.. => Err(Error::new(
