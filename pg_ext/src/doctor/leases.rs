@@ -1,5 +1,5 @@
 //! Action leases that end later than a day from now. The holder may have died with a long lease, or the clock was set
-//! back. `keys` reports such leases of keys.
+//! back. keys.rs reports such leases of keys.
 
 use super::Report;
 use crate::clock::{self, DAY_US};

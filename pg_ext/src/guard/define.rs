@@ -1,8 +1,8 @@
 //! machine_define and machine_drop: who may change a machine, and what a held lease forbids.
 //!
-//! A change of a machine holds its lock (`lock_of`) exclusively to the end of the transaction; a claim holds it shared.
-//! So the change sees every claim, or the claim sees the change. Under the lock everything is looked up in the latest
-//! snapshot, at every isolation level.
+//! A change of a machine holds the machine's lock (`lock_of`) exclusively to the end of the transaction; a claim shares
+//! it. So the change sees every claim, or the claim sees the change. Under the lock everything is looked up in the
+//! latest snapshot, at every isolation level.
 
 use super::install;
 use crate::action::lease::{self, Lease, LeaseCol};
@@ -84,7 +84,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     let mut same = is_the_same(present.as_ref(), &valid, owner.as_ref())?;
     if !same {
         wait_for_claims(&valid.definition.machine)?;
-        // Another session may have changed it during the wait.
+        // Another session may have changed the machine during the wait.
         present = present_machine(&name)?;
         same = is_the_same(present.as_ref(), &valid, owner.as_ref())?;
     }
@@ -331,7 +331,7 @@ pub fn machine_drop(call: &Call) -> Result<Datum> {
     ensure_may_change(&StoredMachine::existing(name)?, name)?;
     table::ensure_writable(TABLE)?;
     wait_for_claims(&shown(name))?;
-    // Another session may have changed or dropped it during the wait.
+    // Another session may have changed or dropped the machine during the wait.
     let stored = StoredMachine::existing(name)?;
     ensure_may_change(&stored, name)?;
     if has_table(&stored) {

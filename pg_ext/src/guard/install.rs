@@ -55,7 +55,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     let is_on = enabled.value() != 0;
     table::ensure_writable(c"machine")?;
     ensure_owned(&machine)?;
-    // A service may call it at each boot.
+    // A service may call machine_guard at each boot.
     if is_on && is_whole(&machine)? {
         return Ok(call.return_null());
     }
@@ -221,7 +221,7 @@ struct PresentGuard {
     name: String,
     function: String,
     time: GuardTime,
-    /// It is unchanged and fires for every write.
+    /// The guard is unchanged and fires for every write.
     is_whole: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Judges one write to a machine's items.
 //!
-//! Each write locks the machine's row FOR KEY SHARE, as a foreign key does. It does so as the table's owner, so the
-//! writer needs no right on that table. cancel_finish takes the row FOR UPDATE: it sees every item that was written
+//! Each write locks the machine's row FOR KEY SHARE, as a foreign key does. The lock is taken as the table's owner, so
+//! the writer needs no right on that table. cancel_finish takes the row FOR UPDATE: it sees every item that was written
 //! before, and a later write sees the cancelled state.
 
 use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};

@@ -2,7 +2,7 @@
 //!
 //! Such events are in the log behind a lane's cursor, in batches that are out, and in once.retry. All of them have a
 //! row in a table of events, so a subscriber of a topic without stored events costs one probe. Delayed events are left
-//! out of the lag until they are due and count from then; dead ones are counted apart.
+//! out of the lag until they are due and count from then; dead events are counted apart.
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 
 /// The most events of a lane that are counted one by one.
 const EXACT: usize = 64;
-/// The most rows of once.retry that are read for a subscriber, and the most events that are looked up for these.
+/// The most rows of once.retry that are read for a subscriber, and the most events that are looked up for these rows.
 const RETRIES: usize = 10_000;
 const LOOKUPS: usize = 1_000;
 

@@ -8,12 +8,12 @@ use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most failures of all subscribers, and the most receipts of each one, that are read, the newest first.
+/// The most failures that are read of all subscribers, and the most receipts of each failing one; the newest first.
 const FAILURES: i64 = 4_000;
 const RECEIPTS: i64 = 300;
 
 // $1 now, $2 and $3 the bounds. Failures and acks are counted over the same time: five minutes, or less where a bound
-// is reached. A receipt of a whole batch has no event_ids. The kind error has a row even while nothing fails.
+// is reached. A receipt of a whole batch has no event_ids. The kind `error` has a row even while nothing fails.
 const RATES: &CStr = c"
     WITH failed AS MATERIALIZED (
         SELECT d.subscriber_id, d.at, d.kind FROM once.delivery d

@@ -1,8 +1,8 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
-//! Overdue keys are among the pending ones, which key_abandon marks (key/abandon.rs). Keys in their first lease count
-//! as alive only. No index separates them from finished keys, because that would cost every completion its HOT update.
-//! So a bounded number of keys is read, and pg_once_leases_complete says whether that was all.
+//! Overdue keys are pending keys: key_abandon has moved them (key/abandon.rs). Keys in their first lease count as alive
+//! only. No index separates them from finished keys, because that would cost every completion its HOT update. So a
+//! bounded number of keys is read, and pg_once_leases_complete says whether that was all.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -85,7 +85,7 @@ impl KeyLeases {
         let table = Table::to_read(record::TABLE)?;
         let snapshot = Snapshot::now();
         let mut scopes: Vec<Vec<u8>> = Vec::new();
-        // By index entries, so that a scope of deleted keys, which an old snapshot keeps, costs one probe, too.
+        // From index entries, so that a scope costs one probe even if an old snapshot keeps its deleted keys.
         loop {
             let last = scopes.last().map_or(&b""[..], Vec::as_slice);
             let range = ScanKey::text_above(1, row::text(last));
@@ -171,7 +171,7 @@ pub struct ActionLeases {
     /// Overdue leases that a sweep could not revert.
     pub deferred: u64,
     pub oldest_us: i64,
-    /// The sweep's note on one of them.
+    /// The sweep's note on one of the deferred leases.
     pub note: Option<String>,
     pub cut_short: bool,
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a call reads no history. It reads the end of an index, a bounded number of index entries, or one probe
 //! for each lane; a larger count stops at a bound or is estimated, and its help says so. It waits for a lock no longer
-//! than once.sweep_lock_timeout. Then it leaves out that part, and a row says so. It writes nothing and checks no
-//! owner: it shows numbers and names, no payload, and no label is a scope.
+//! than once.sweep_lock_timeout. After that time it leaves out the part that needs the lock, and a row says so. It
+//! writes nothing and checks no owner: it shows numbers and names, no payload, and no label is a scope.
 
 mod backlog;
 pub mod dead;

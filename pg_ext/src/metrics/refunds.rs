@@ -11,7 +11,8 @@ use std::ffi::CStr;
 /// The most refunds, and the most open teardowns, of a machine that are counted one by one.
 const MOST: i64 = 1_000;
 
-// $1 now, $2 the bound. Beyond it: the planner's number of rows of once.refund times the machine's frequency in them.
+// $1 now, $2 the bound. Beyond the bound: the planner's number of rows of once.refund times the machine's frequency in
+// them.
 const MACHINES: &CStr = c"
     SELECT m.machine, c.refunds::double precision, c.refunds::double precision * r.items / GREATEST(r.refunds, 1),
            o.teardowns::double precision, COALESCE(pg_catalog.date_part('epoch', $1 - o.first), 0)

@@ -13,7 +13,7 @@ use crate::table::Snapshot;
 use pgrx::pg_sys::{Datum, JSONOID};
 use std::collections::{BTreeMap, HashMap};
 
-// $1 options of the topic, $2 of the subscriber. They have no name in common.
+// $1 options of the topic, $2 of the subscriber. No option of a topic has the name of a subscriber's option.
 const MERGED: &std::ffi::CStr = c"
     SELECT ($1::pg_catalog.jsonb || $2::pg_catalog.jsonb)::pg_catalog.json";
 
