@@ -43,7 +43,8 @@ table::columns!(MoveCol);
 pub type MoveRecord = table::Record<MoveCol, 11>;
 
 thread_local! {
-    /// The number of the last record of this backend. The moves of one row wait for each other, so its numbers grow.
+    /// The number of the last record of this backend. The moves of one row wait for each other, so the numbers of a row
+    /// grow.
     static LAST: Cell<i64> = const { Cell::new(0) };
 }
 

@@ -70,7 +70,7 @@ pub struct NamedColumn<'a> {
 }
 
 impl<'a> NamedColumn<'a> {
-    /// None: the member names no column, or one that does not exist, which is a fault.
+    /// None: the member names no column, or (a fault) a column that does not exist.
     pub fn find(
         table: &'a DefinedTable,
         path: &'a str,

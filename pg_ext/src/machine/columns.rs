@@ -131,7 +131,7 @@ impl DefinedTable {
 
     /// Locks a table and reads it. None: it is gone.
     pub fn read(relation: Oid) -> Result<Option<DefinedTable>> {
-        // SAFETY: a lock on what was a relation a moment ago; kept to the end of the transaction.
+        // SAFETY: locks an oid that was a relation's a moment ago; kept to the end of the transaction.
         unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as i32) };
         let argument = [Some(Datum::from(relation))];
         let table = spi::query(&ONE_TABLE, &argument)?;

@@ -70,7 +70,7 @@ pub struct Step {
     /// The topic that gets an event when the step is finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<String>,
-    /// Free JSON for the caller's programs, as `action`.
+    /// Free JSON for the caller's programs, like `action`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_id: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,7 +114,7 @@ pub struct Refund {
 pub const ANYBODY: &str = "*";
 
 impl Definition {
-    /// As it is stored.
+    /// The stored form.
     pub fn without_names(mut self) -> Definition {
         (self.table, self.owner) = Default::default();
         if let Some(refund) = &mut self.refund {

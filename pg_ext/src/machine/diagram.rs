@@ -154,7 +154,7 @@ fn name_of(definition: &Definition, status: &str) -> String {
 fn is_plain(status: &str) -> bool {
     let mut letters = status.chars();
     let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic());
-    // `name_of` makes such names for other statuses.
+    // `name_of` gives names such as s1 to other statuses.
     let number = status.strip_prefix('s').unwrap_or_default();
     let made = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
     first

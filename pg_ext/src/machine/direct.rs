@@ -1,10 +1,10 @@
 //! A move on a plain table, made without the executor at half the cost: an UPDATE of status, version and the patch's
 //! columns of one row, which is found by the index of its id.
 //!
-//! Invariant: it does exactly what the statement of `transition` would do. It begins only where no trigger, rule or
-//! policy of the table can take part (see [`PlainTable::of_machine`]). The machine's guard is not called, because it
-//! would let each such move pass. Where a direct move does not succeed (no such row, another status, a lost race), it
-//! has written nothing, and the statement decides.
+//! Invariant: a direct move does exactly what the statement of `transition` would do. It is made only where no trigger,
+//! rule or policy of the table can take part (see [`PlainTable::of_machine`]). The machine's guard is not called,
+//! because the guard would let each such move pass. Where a direct move does not succeed (no such row, another status,
+//! a lost race), it has written nothing, and the statement decides.
 
 use super::changes;
 use super::definition::Definition;
@@ -45,7 +45,7 @@ struct PlainTable {
     dropped: Vec<usize>,
     /// The table has the machine's guard.
     guarded: bool,
-    /// It has foreign keys of its own.
+    /// The table has foreign keys of its own.
     references: bool,
     patched: Vec<Patched>,
 }
@@ -64,7 +64,7 @@ pub struct DirectMove<'a> {
     pub id: &'a RowId,
     pub to: &'a [u8],
     pub at_version: Option<Datum>,
-    /// As jsonb; its members are the columns for which the move was made.
+    /// As jsonb; its members are the columns for which the [`Direct`] was made.
     pub patch: Option<Datum>,
 }
 
@@ -76,7 +76,7 @@ pub struct DirectlyMoved {
 }
 
 impl Direct {
-    /// None: these moves have conditions, or the guard would look at them, or the table is not plain.
+    /// None: these moves have conditions, or the guard would have to judge them, or the table is not plain.
     pub fn for_moves(
         machine: &Machine,
         to: &str,
@@ -111,7 +111,7 @@ impl Direct {
             return Ok(None);
         };
         let snapshot = Snapshot::now();
-        // After the snapshot, so that the definition is at least as new as the rows that it shows.
+        // After the snapshot, so that the definition is at least as new as the rows that the snapshot shows.
         changes::accept();
         if !row.machine.is_current() || !table.is_open_to_caller() {
             return Ok(None);
@@ -132,7 +132,7 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row) else {
             return Ok(None);
         };
-        // If the table has a guard, a locked row is left to the statement: the guard judges after its wait.
+        // If the table has a guard, a locked row is left to the statement: the guard judges the row after the wait.
         if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != WriteOutcome::Done {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 impl PlainTable {
     /// None: the table is not plain. A plain table is an ordinary heap table, no partition or parent, with a text,
     /// varchar or enum as status. It has no rules, row security, generated columns or triggers, except this machine's
-    /// guard and the triggers of foreign keys over other columns than the written ones. The patch's columns are scalars.
+    /// guard and the triggers of foreign keys over columns that are not written. The patch's columns are scalars.
     fn of_machine(machine: &Machine, patch: &Patch) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
@@ -278,7 +278,7 @@ fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
 #[derive(Clone, Copy)]
 enum StatusLabels {
     Text,
-    /// A label of this enum. It may be renamed without a relcache message, so each call looks it up.
+    /// A label of this enum. A label may be renamed without a relcache message, so each call looks it up.
     Enum(Oid),
 }
 
@@ -300,7 +300,7 @@ impl StatusLabels {
         }
     }
 
-    /// None: it is no label (any more).
+    /// None: the enum has no such label (any more).
     fn write(self, status: &[u8]) -> Option<Datum> {
         match self {
             StatusLabels::Text => Some(row::text(status)),

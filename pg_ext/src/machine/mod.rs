@@ -1,11 +1,11 @@
 //! machine: the declared states and moves of one of the user's tables. `sql/machine.sql` begins with an overview.
 //!
 //! `definition` is the tree of a definition and `stored` its row. `shape` looks up its names in the catalog, `model` is
-//! the machine that a backend keeps, and `changes` says when to look them up again. `moves`, `patch`, `id`, `relation`
-//! and `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases and
-//! teardowns, `transition` and `transition_many` for callers; `after` is what a move leaves behind (its `history`, its
-//! event). `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`, `money`;
-//! `predicate` reads a `when`). `inspect` and `diagram` show it again. machine_define is in `guard/define.rs` and
+//! the machine that a backend keeps, and `changes` says when to look the names up again. `moves`, `patch`, `id`,
+//! `relation` and `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases
+//! and teardowns, `transition` and `transition_many` for callers; `after` is what a move leaves behind (its `history`,
+//! its event). `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`, `money`;
+//! `predicate` reads a `when`). `inspect` and `diagram` show a definition. machine_define is in `guard/define.rs` and
 //! machine_check in `doctor/check.rs`, because they use nouns that import this one.
 
 pub mod after;
@@ -62,7 +62,7 @@ pub fn wait_for_claims(machine: &str) -> Result<()> {
     )
 }
 
-/// Makes definitions of one table wait for each other, to the end of the first one's transaction.
+/// Makes machine_define wait while another session's open transaction defines a machine of this table.
 fn wait_for_definitions(table: &columns::DefinedTable) -> Result<()> {
     // No machine's name begins with NUL.
     let lock = lock_of(&format!("\0table {}", table.oid.to_u32()));

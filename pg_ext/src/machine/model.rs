@@ -2,7 +2,7 @@
 //!
 //! A backend is one thread, so a `thread_local` is enough. Each change of a definition sends a relcache message about
 //! once.machine. Then the machine's row is read again, and a new revision means a new definition. After a message about
-//! one of its tables, or about a schema, names and columns are looked up again.
+//! one of the machine's tables, or about a schema, names and columns are looked up again.
 
 use super::changes;
 use super::definition::{Definition, Refund};
@@ -37,9 +37,9 @@ pub struct Machine {
     /// See [`super::lock_of`].
     pub lock: u64,
     checked: Cell<u64>,
-    /// The count of [`changes::of_definitions`] before its row was last read.
+    /// The count of [`changes::of_definitions`] before the machine's row was last read.
     read: Cell<Option<u64>>,
-    /// It has an owner. Changes of the caller's roles send no message, so each call checks the owner again.
+    /// The machine has an owner. Changes of the caller's roles send no message, so each call checks the owner again.
     owned: Cell<bool>,
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
     /// Moves without a statement; None: not possible.
@@ -81,7 +81,7 @@ impl Machine {
         Machine::fitted(name, &StoredMachine::existing(name)?)
     }
 
-    /// The compiled machine of a stored row, from the cache where it still fits.
+    /// The machine of a stored row: the cached one if it still fits.
     pub fn fitted(name: &[u8], stored: &StoredMachine) -> Result<Rc<Machine>> {
         if let Some(machine) = known(name)
             && machine.revision == stored.revision()

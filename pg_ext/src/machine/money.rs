@@ -41,7 +41,7 @@ pub fn check_refund(
     Ok(())
 }
 
-/// The tables differ, because one statement changes the items and the wallet, and locks them after the row.
+/// The three tables must differ: one statement changes the items and the wallet, and locks them after the row.
 fn tables_are_three(tables: &DefinedTables, faults: &Faults) {
     let oid = |table: &Option<DefinedTable>| table.as_ref().map(|table| table.oid);
     let [machine, items, wallet] = [&tables.machine, &tables.items, &tables.wallet].map(oid);
@@ -148,7 +148,7 @@ fn names_a_row(names: &NamedColumn, key: &str, of: Option<&DefinedColumn>) {
     }
 }
 
-/// The marker can hold `marked` and `undecided`, and they are two values.
+/// The marker can hold `marked` and `undecided`, and the two values differ.
 fn marker_tells_apart(refund: &Refund, marker: &NamedColumn) -> Result<()> {
     const MARKED: &str = "refund.marked";
     const UNDECIDED: &str = "refund.undecided";
@@ -200,7 +200,7 @@ fn are_equal(marked: &str, undecided: &str, marker: &DefinedColumn) -> Result<bo
     Ok(ask_marker(&sql, &[marked, undecided], marker)?.unwrap_or(false))
 }
 
-/// The condition that the marker's value equals this one by the comparison of its type.
+/// The condition that the marker equals this value by the comparison of the marker's type.
 fn same(value: &str) -> String {
     format!("ROW(v.m)::pg_catalog.record OPERATOR(pg_catalog.=) ROW({value})::pg_catalog.record")
 }

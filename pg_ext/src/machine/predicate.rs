@@ -1,10 +1,10 @@
 //! A `when`: a predicate over one row's own columns, as in a CHECK constraint.
 //!
-//! The server's own parser reads it once, when the machine is defined. It is kept as the text that the server makes of
-//! the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written out, and each literal means
-//! the same under every setting. So a statement that contains the text between parentheses means the same for every
-//! caller. A predicate is refused if it is not immutable, or if it contains a comparison that does not name its
-//! operator (see `unnamed`).
+//! The server's own parser reads the predicate once, when the machine is defined. The predicate is kept as the text
+//! that the server makes of the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written
+//! out, and each literal means the same under every setting. So a statement that contains the text between parentheses
+//! means the same for every caller. A predicate is refused if it is not immutable, or if it contains a comparison that
+//! does not name its operator (see `unnamed`).
 
 use super::faults::quoted;
 use super::qualify;
@@ -244,7 +244,7 @@ impl Opened {
         unsafe { pg_sys::relation_close(self.0, pg_sys::NoLock as i32) };
     }
 
-    /// The columns that an expression names: plain ones only.
+    /// The columns that an expression names; refuses any but plain columns.
     fn columns(&self, expression: *mut Node) -> Result<BTreeSet<String>> {
         let mut numbers: *mut pg_sys::Bitmapset = std::ptr::null_mut();
         let mut columns = BTreeSet::new();
@@ -314,8 +314,8 @@ impl Opened {
         }
     }
 
-    /// The text that is kept: the server's own text of the expression, qualified. When the server reads either of them,
-    /// it writes its own text again. Its first text may need further readings until this is so.
+    /// The text that is kept: the server's own text of the expression, with every name qualified. After the server has
+    /// read either text it must write its own text again; its first text may need further readings until it does.
     fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {

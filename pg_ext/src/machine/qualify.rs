@@ -5,7 +5,8 @@
 //! function, type or collation that the grammar sees gets `pg_catalog.`. A literal with a backslash becomes E'...',
 //! which does not depend on standard_conforming_strings.
 //!
-//! IS DISTINCT FROM and NULLIF have no place for a name; `predicate.rs` allows them with the server's own `=` only.
+//! IS DISTINCT FROM and NULLIF have no place for an operator's name; `predicate.rs` allows them with the server's own
+//! `=` only.
 
 use super::sql::literal;
 use crate::call::{from_utf8, shown};

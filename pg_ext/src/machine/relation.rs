@@ -62,11 +62,11 @@ impl Relation {
 
     /// Locks the table to the end of the (sub)transaction, and takes the invalidation messages of earlier holders.
     pub fn lock(&self, mode: u32) {
-        // SAFETY: a lock on what was a relation a moment ago.
+        // SAFETY: locks an oid that was a relation's a moment ago.
         unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };
     }
 
-    /// Locks it with its partitions, or with the tables that inherit from it.
+    /// Locks the table with its partitions, or with the tables that inherit from it.
     pub fn lock_with_all_below(&self, mode: u32) {
         self.lock(mode);
         self.all_below(mode);
@@ -99,7 +99,7 @@ impl Relation {
         }
     }
 
-    /// The role that owns the table, which is locked to the end of the transaction; None: it is gone.
+    /// Locks the table to the end of the transaction, and returns the role that owns it; None: the table is gone.
     pub fn owner(&self) -> Option<pg_sys::Oid> {
         // SAFETY: null for a table that is gone. Its pg_class row is there while it is open, and it is closed again.
         unsafe {

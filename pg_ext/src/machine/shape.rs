@@ -1,5 +1,5 @@
-//! A definition fitted to its tables: every table and column that it names in the present catalog, or a line for each
-//! one that is gone or unusable.
+//! A definition fitted to its tables: the tables and columns that it names, as the catalog has them now, or a line for
+//! each one that is gone or unusable.
 
 use super::definition::{Definition, Refund};
 use super::faults::Faults;
@@ -64,7 +64,7 @@ pub fn look_up_names(
     }
 }
 
-/// Whether a column may have a type; for a domain it gets the type below it.
+/// Whether a column may have a type; of a domain the type below it is asked.
 type Usable = fn(Oid) -> bool;
 
 /// Collects the members that do not fit.

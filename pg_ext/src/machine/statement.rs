@@ -1,8 +1,8 @@
 //! A prepared statement over a machine's tables.
 //!
 //! The server looks the tables' names up again after a wait for a lock, and when it plans again. By then another table
-//! may have such a name, or a column another type. So a statement first locks its tables by their oids, and they do not
-//! change after that. A schema can still be renamed, so the names are checked once more after the statement.
+//! may have such a name, or a column another type. So a statement first locks its tables by their oids; after that the
+//! tables do not change. A schema can still be renamed, so the names are checked once more after the statement.
 
 use super::changes;
 use super::relation::{Relation, UserColumn};
@@ -21,7 +21,7 @@ pub struct Statement {
 }
 
 /// The locks on the machine's table, its items' and the wallets'. Take no weaker lock before: the upgrade could
-/// deadlock with a session that upgrades its own.
+/// deadlock with another session's upgrade.
 pub type Locks = [u32; 3];
 
 /// The statement does not name the table.
@@ -69,8 +69,8 @@ impl Statement {
         })
     }
 
-    /// Locks the tables and all tables below them. Take a snapshot of your own afterwards: an older one shows no row of
-    /// a table that was rewritten during the wait.
+    /// Locks the tables and all tables below them. Take a new snapshot afterwards: an older snapshot shows no row of a
+    /// table that was rewritten during the wait.
     pub fn hold(&self) -> Result<()> {
         for NamedTable { table, mode, .. } in &self.tables {
             table.lock_with_all_below(*mode);

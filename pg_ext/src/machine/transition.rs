@@ -71,7 +71,7 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
     }
 }
 
-/// The arguments of a move. Their bytes are the key of its statements; they are parsed only to make one.
+/// The arguments of a move. Their bytes are the key of a kept statement; they are parsed only to build a new statement.
 pub struct MoveWish<'a> {
     pub to: &'a [u8],
     from: Option<Datum>,
@@ -174,7 +174,8 @@ impl MoveWish<'_> {
         for locked in [false, true] {
             let mut from = String::new();
             if locked || (is_followed && writable) {
-                // It could be moved a moment ago, or its old status is needed. The lock keeps others out now.
+                // The row could be moved a moment ago, or its old status is needed. The lock now keeps other sessions
+                // out.
                 let seen = RowSeen::find(machine, id, RowLock::Update)?;
                 from = seen.map_or(from, |seen| shown(seen.status()));
             }
@@ -228,7 +229,7 @@ impl MoveWish<'_> {
         )
     }
 
-    /// Why the row did not move; None: it could now.
+    /// Why the row did not move; None: it could move now.
     pub fn why_not(
         &self,
         machine: &Machine,
