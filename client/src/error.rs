@@ -22,7 +22,7 @@ pub enum Error {
     /// The server refused, or the connection to it failed.
     #[error("{}", self.describe(.0))]
     Database(#[from] tokio_postgres::Error),
-    /// The same over sqlx.
+    /// The server refused, or the connection to it failed, over sqlx.
     #[cfg(feature = "sqlx")]
     #[error("{}", self.describe(.0))]
     Sqlx(#[from] sqlx::Error),
@@ -57,9 +57,9 @@ type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 pub enum Kind {
     /// `ON001`: the lease is lost. Stop, and undo the effects outside, unless the hint says to look first.
     LeaseLost,
-    /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back the writes
-    /// beside it and go on after it: claim again, or read the stored state. If the call was alone in its
-    /// transaction and its answer was lost, this is success.
+    /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back the writes beside that
+    /// write, and go on after it: claim again, or read the stored state. If the call was alone in its transaction and
+    /// its answer was lost, this is success.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Look the database up again in your map, and resend the call, a bounded number of times.
@@ -79,13 +79,13 @@ pub enum Kind {
     Conflict,
     /// The database is away or going away: run the same call again, on another connection.
     Unavailable,
-    /// The database had no room for the call (`53…`: disk, memory) or cancelled it (`57014`, a
-    /// `statement_timeout`). The call had no effect. It is not [retryable](Error::is_retryable), since a
-    /// retry may make it worse; the workers wait and ask again.
+    /// The database had no room for the call (`53…`: disk, memory) or cancelled it (`57014`, a `statement_timeout`).
+    /// The call had no effect. It is not [retryable](Error::is_retryable), since a retry may make the overload worse;
+    /// the workers wait and ask again.
     Overloaded,
     /// `25006`: this server is read-only. Send the call to the primary.
     ReadOnly,
-    /// `55006`: it is in use (a live lease, a key that is not parked).
+    /// `55006`: the object is in use (a live lease, a key that is not parked).
     InUse,
     /// `22023`, `22P02` and similar: a bad argument.
     InvalidArgument,
@@ -187,8 +187,8 @@ impl Error {
         }
     }
 
-    /// Whether the driver failed on the network, not on the server's answer. TLS wraps a network error in
-    /// one of its own.
+    /// Whether the driver failed on the network, not on the server's answer. TLS wraps a network error in an error of
+    /// its own.
     fn is_transport(&self) -> bool {
         let (error, closed): (&dyn StdError, _) = match self {
             Self::Database(error) | Self::Pool(PoolError::Backend(error)) => {

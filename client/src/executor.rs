@@ -15,8 +15,8 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use crate::Error;
 
-/// After this time without an answer the server of a call may have vanished (a failover, a firewall), which TCP
-/// alone reports only after a quarter of an hour.
+/// If a call has no answer after this time, its server may have vanished (a failover, a firewall). TCP alone reports
+/// that only after a quarter of an hour.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
 
 /// The arguments of a call: each with the type it is sent as.
@@ -73,8 +73,8 @@ pub trait Executor: Sync {
 
 /// An executor on which each call commits by itself.
 ///
-/// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run)) ask for it,
-/// because inside one open transaction no other session sees their claim.
+/// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run)) require it, because
+/// inside one open transaction no other session sees their claim.
 #[diagnostic::on_unimplemented(
     message = "the calls on `{Self}` do not commit by themselves",
     label = "neither a pool nor a connection",
@@ -188,7 +188,7 @@ macro_rules! of_row {
 }
 pub(crate) use of_row;
 
-/// Reads one column; a missing one or another type is an error, never a panic.
+/// Reads one column; a missing column or another type is an error, never a panic.
 pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, Error> {
     match &row.0 {
         Brought::TokioPostgres(row) => Ok(row.try_get(name)?),

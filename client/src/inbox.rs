@@ -37,9 +37,9 @@ pub struct Inbox {
 /// The answer of [`Inbox::accept`]. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// It was not handled yet: handle it, in this transaction.
+    /// The message was not handled yet: handle it, in this transaction.
     New,
-    /// It was handled before.
+    /// The message was handled before.
     Duplicate {
         /// The verdict of its handler; `None` if it recorded none.
         verdict: Option<Json>,
@@ -67,7 +67,7 @@ pub enum Operation {
 /// The answer of [`Inbox::barrier`]. A `match` must handle each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Barrier {
-    /// Do it, in this transaction.
+    /// Do it now, in this transaction.
     Run,
     /// It was done before.
     Duplicate,
@@ -87,8 +87,7 @@ impl Inbox {
         }
     }
 
-    /// How long messages are remembered, instead of 30 days: choose a longer time than the sender repeats them
-    /// for.
+    /// How long messages are remembered, instead of 30 days: choose a time that is longer than the sender's retries.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
@@ -155,8 +154,7 @@ impl Inbox {
         call(exec, RECORD, &names, &own).await.map(drop)
     }
 
-    /// Runs a handler once for a message, in the caller's transaction; a duplicate gets the first
-    /// one's verdict.
+    /// Runs a handler once for a message, in the caller's transaction; a duplicate gets the verdict of the first run.
     ///
     /// The handler makes its writes in the same transaction. If it fails, roll the transaction back: the
     /// message then counts as new. A message that was handled without a verdict answers JSON's `null`, read as
@@ -187,8 +185,8 @@ impl Inbox {
     /// ```
     ///
     /// # Errors
-    /// The handler's error; those of [`Inbox::accept`] and [`Inbox::record`]; [`Error::Json`] if the
-    /// recorded verdict is no `T`.
+    /// The handler's error; the errors of [`Inbox::accept`] and [`Inbox::record`]; [`Error::Json`] if the recorded
+    /// verdict is no `T`.
     pub async fn once<T, X, F, Fut>(
         &self,
         transaction: &Transaction<'_>,
@@ -215,8 +213,8 @@ impl Inbox {
         }
     }
 
-    /// Asks whether a saga's step, or its compensation, is to be done now, in the transaction of its
-    /// writes. It waits for a counterpart that is still running.
+    /// Asks whether a saga's step, or its compensation, is to be done now, in the transaction of its writes. Waits for
+    /// a counterpart that is still running.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -18,8 +18,8 @@ const DAYS_PER_MONTH: i64 = 30;
 pub(crate) struct Interval(pub(crate) Duration);
 
 impl Interval {
-    /// The 16 bytes the server reads. A longer time becomes the longest interval: the server then
-    /// refuses it and names the argument, which is clearer than an error from here.
+    /// The 16 bytes the server reads. A time that is too long becomes the longest interval: the server then refuses it
+    /// and names the argument, which is clearer than an error from here.
     fn encode(self) -> [u8; 16] {
         let micros = i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX);
         let mut bytes = [0; 16];

@@ -62,7 +62,7 @@ impl Json {
     /// Reads the text as a `T`.
     ///
     /// # Errors
-    /// [`Error::Json`] if it is not one.
+    /// [`Error::Json`] if the text is no `T`.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
         Ok(serde_json::from_str(&self.0)?)
     }

@@ -47,10 +47,10 @@
 //!
 //! # Over sqlx
 //!
-//! With the feature `sqlx` an `sqlx::PgPool` is an executor, too, and a connection or transaction of sqlx is one
-//! inside `Sqlx`. sqlx names the statements that it prepares and keeps them: behind a pooler in transaction mode
-//! it needs one that knows these names (PgBouncer from 1.21, with `max_prepared_statements`). The outbox worker and
-//! the runners of jobs and actions take a pool of deadpool.
+//! With the feature `sqlx` an `sqlx::PgPool` is an executor, too, and a connection or transaction of sqlx is an
+//! executor inside `Sqlx`. sqlx names its prepared statements and keeps them. So a pooler in transaction mode must know
+//! these names (PgBouncer from 1.21, with `max_prepared_statements`). The outbox worker and the runners of jobs and
+//! actions take a pool of deadpool.
 //!
 //! # When a future is dropped
 //!
@@ -66,11 +66,10 @@
 //! A worker needs the connections that its running handlers hold, and one or two more. A heartbeat that
 //! waits too long for a connection loses the lease.
 //!
-//! A pooled connection on which a call timed out ([`Backoff::call_timeout`]) is closed, so that the pool
-//! leaves a server that vanished (a failover, a firewall) connection by connection. `tcp_user_timeout` and
-//! `keepalives_idle` in `tokio_postgres::Config` do that for all connections, also those that handlers
-//! hold. Give the role a `statement_timeout` a little below the `call_timeout`, so that the server cancels
-//! such calls, too.
+//! A pooled connection on which a call timed out ([`Backoff::call_timeout`]) is closed, so that the pool gives up a
+//! server that vanished (a failover, a firewall) connection by connection. `tcp_user_timeout` and `keepalives_idle` in
+//! `tokio_postgres::Config` do that for all connections, also those that handlers hold. Give the role a
+//! `statement_timeout` a little below the `call_timeout`, so that the server cancels such calls, too.
 
 #![forbid(unsafe_code)]
 

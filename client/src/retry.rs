@@ -74,7 +74,7 @@ impl Backoff {
         self.ceiling(failures).mul_f64(rand::rng().random::<f64>())
     }
 
-    /// The same for loops without a bound: never zero.
+    /// A random wait for loops without a bound: never zero.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         self.wait(failures).max(SHORTEST_PAUSE)
     }
@@ -128,8 +128,8 @@ impl Backoff {
         self.retry_where(Error::is_retryable, call).await
     }
 
-    /// The same for the write that ends a lease: it is retried on an overloaded database, too. Otherwise the
-    /// lease would have to expire.
+    /// Like `retry`, for the write that ends a lease: it is retried on an overloaded database, too. Otherwise the lease
+    /// would have to expire.
     pub(crate) async fn insist<T, F, Fut>(&self, call: F) -> Result<T, Error>
     where
         F: FnMut() -> Fut,
@@ -138,7 +138,7 @@ impl Backoff {
         self.retry_where(Error::may_pass, call).await
     }
 
-    /// The same for a write that a token makes once: after a lost answer, `ON006` means success.
+    /// Like `insist`, for a write that a token makes once: after a lost answer, `ON006` means success.
     pub(crate) async fn insist_once<F, Fut>(&self, mut call: F) -> Result<(), Error>
     where
         F: FnMut() -> Fut,
@@ -155,8 +155,8 @@ impl Backoff {
         }
     }
 
-    /// The same without a bound, for a call that the end of its lease bounds. Also returns when the call that was
-    /// answered was sent.
+    /// Like `insist`, without a bound, for a call that the end of its lease bounds. Also returns the time at which the
+    /// answered call was sent.
     pub(crate) async fn until_answered<T, F, Fut>(&self, mut call: F) -> Result<(Instant, T), Error>
     where
         F: FnMut() -> Fut,

@@ -79,12 +79,11 @@ impl<E: Executor> Shards<E> {
         self.pools.iter().enumerate()
     }
 
-    /// Tells each database which shard it is (`once.shard_set`), where it does not know it yet. Call it
-    /// when the databases are set up; a later call changes nothing and shows that each pool leads to its
-    /// own shard.
+    /// Tells each database which shard it is (`once.shard_set`), unless the database knows it already. Call it when the
+    /// databases are set up; a later call changes nothing and shows that each pool leads to its own shard.
     ///
     /// # Errors
-    /// `55006` if one is another shard already; `42501` without the right to operate.
+    /// `55006` if a database is another shard already; `42501` without the right to operate.
     pub async fn set(&self) -> Result<(), Error> {
         let shards = self.pools.len() as i32;
         for (shard, pool) in (0i32..).zip(&self.pools) {

@@ -1,7 +1,7 @@
 //! Owns the way to the server over sqlx: through its pool, a connection or a transaction of it.
 //!
-//! Invariant: as the caller's own statements, each is prepared once for a connection, and kept: its first call
-//! there is two round trips, a later one is one. A pooled connection on which a call timed out is not used again.
+//! Invariant: like the caller's own statements, each statement is prepared once for a connection and kept. Its first
+//! call there takes two round trips, a later call one. A pooled connection on which a call timed out is not used again.
 
 use ::sqlx::encode::{Encode, IsNull};
 use ::sqlx::error::BoxDynError;

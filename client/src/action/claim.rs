@@ -19,19 +19,20 @@ const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, st
 pub enum ActionClaim {
     /// The row is in the claim state now. Commit before any foreign call, then work.
     Claimed(Action),
-    /// A holder has the row, it or its machine is locked, or a sweep must revert it first: retry after this time.
+    /// A holder has the row, the row or its machine is locked, or a sweep must revert the row first: retry after this
+    /// time.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// Its cancel flag is set and no holder has it: tear it down.
+    /// The row's cancel flag is set and no holder has the row: tear it down.
     Cancelling,
-    /// It is not in the step's status, not at the version asked for, or the step has no
-    /// successful_state for this requester.
+    /// The row is not in the step's status, not at the version asked for, or the step has no successful_state for this
+    /// requester.
     Refused {
         /// The status that the row has.
         status: String,
-        /// Its version, where the machine has one.
+        /// The row's version, where the machine has one.
         version: Option<i64>,
     },
     /// There is no such row.
@@ -55,7 +56,7 @@ impl ActionOptions {
     setters! {
         /// The requester, which decides the claim state of the row.
         requester: impl Into<String>,
-        /// How long the lease lasts, instead of the step's. It is renewed by this length too.
+        /// How long the lease lasts, instead of the step's length. A renewal has this length, too.
         lease: Duration,
         /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
         /// answer was lost costs nothing. Never use a worker's name: two attempts with one name would both believe

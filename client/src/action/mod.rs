@@ -47,8 +47,8 @@ pub struct Action {
     status: String,
     version: Option<i64>,
     lease_left: Duration,
-    /// The length that the claim asked for. An extend without a length sends this one again, since
-    /// the server does not store it.
+    /// The length that the claim asked for. An extend without a length sends this length again, since the server does
+    /// not store it.
     length: Option<Duration>,
 }
 
@@ -64,7 +64,7 @@ pub struct Extended {
 /// The answer of [`Action::finish`]. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionEnd {
-    /// It is finished: the row has its step's successful state.
+    /// The action is finished: the row has the step's successful state.
     Finished {
         /// The successful state.
         status: String,
@@ -79,9 +79,9 @@ pub enum ActionEnd {
 /// Where [`Action::release`] left the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// The status it went back to.
+    /// The status that the row went back to.
     pub status: String,
-    /// Its version, where the machine has one.
+    /// The row's version, where the machine has one.
     pub version: Option<i64>,
 }
 
@@ -92,7 +92,7 @@ impl Action {
         &self.row
     }
 
-    /// The step it is claimed for.
+    /// The step that the row is claimed for.
     #[must_use]
     pub fn step_key(&self) -> &str {
         &self.step_key
@@ -126,8 +126,7 @@ impl Action {
     /// Renews the lease from now (by `lease`, or the claim's length, or the step's), and answers
     /// whether the row is being cancelled.
     ///
-    /// As the first call in the transaction of an item's writes, it prevents a commit of the item after the
-    /// lease was lost.
+    /// Call it first in the transaction of an item's writes: then the item cannot commit after the lease was lost.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -164,8 +163,8 @@ impl Action {
         })
     }
 
-    /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the
-    /// transaction of the action's last writes, before any to items or wallets, because it locks the row.
+    /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the transaction of the action's
+    /// last writes, before any write to items or wallets, because this call locks the row.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -191,8 +190,8 @@ impl Action {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `ON006` if this token has finished it already; `22023` for a
-    /// column that may not be set.
+    /// `ON001` if the lease is lost; `ON006` if this token has finished the action already; `22023` for a column that
+    /// may not be set.
     pub async fn finish<E: Executor>(
         &self,
         exec: &E,

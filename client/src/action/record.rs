@@ -8,19 +8,19 @@ use crate::{Error, Executor, MachineRow, Row};
 
 const GET: &str = "SELECT * FROM once.action_get(machine => $1, id => $2)";
 
-/// Where a row stands. Without a lease the fields about it are `None`.
+/// Where a row stands. Without a lease the fields about the lease are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ActionRecord {
     /// The status that the row has.
     pub status: String,
-    /// The step that it is claimed for.
+    /// The step that the row is claimed for.
     pub step_key: Option<String>,
-    /// The requester that it is claimed for.
+    /// The requester that the row is claimed for.
     pub requester: Option<String>,
     /// The name of the attempt.
     pub holder: Option<String>,
-    /// When it was claimed.
+    /// When the row was claimed.
     pub claimed_at: Option<SystemTime>,
     /// The time left of the lease; zero after it expired.
     pub lease_left: Option<Duration>,
@@ -28,7 +28,7 @@ pub struct ActionRecord {
     pub attempts: Option<i32>,
     /// What failed last.
     pub last_error: Option<String>,
-    /// Its cancel flag is set.
+    /// The row's cancel flag is set.
     pub cancelling: bool,
     /// What happens next, and by whom: one sentence.
     pub next: String,

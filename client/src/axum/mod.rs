@@ -1,8 +1,8 @@
 //! Owns the way of an HTTP request through a keyed run: a layer and extractors for axum, or any other tower stack.
 //! Feature `axum`.
 //!
-//! Invariants: a handler runs under a lease or not at all; what it answered once is what every retry gets, unless
-//! the answer says that a retry may end otherwise; a client that hangs up stops nothing.
+//! Invariants: a handler runs under a lease or not at all; every retry gets its first answer, unless that answer says
+//! that a retry may end otherwise; a client that hangs up stops nothing.
 
 mod stored;
 
@@ -26,13 +26,13 @@ use crate::http::{Answer, IDEMPOTENCY_KEY, PREFER, User, key_of_header, wait_of_
 use crate::options::setters;
 use crate::{Autocommit, BoxError, Lease, Outcome, Scope};
 
-/// As axum's extractors have it.
+/// The limit of axum's extractors.
 const BODY_LIMIT: usize = 2 * 1024 * 1024;
 
-/// The key of a request, with the authenticated user in it ([`key_of_header`]), for a handler that runs it itself.
+/// The key of a request, with the authenticated user in it ([`key_of_header`]), for a handler that runs the key itself.
 ///
-/// Whoever authenticates the request puts a [`User`] into its extensions. Without one it is 401, without the
-/// header 400.
+/// Whoever authenticates the request puts a [`User`] into its extensions. Without a [`User`] the answer is 401, without
+/// the header 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(pub String);
 
@@ -60,14 +60,15 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 
 /// A layer that runs each POST and PATCH once for its [`IdempotencyKey`]; other methods pass through.
 ///
-/// Method, path and query belong to the request. The path is the one that the layer sees: put it outside of `nest`.
+/// Method, path and query belong to the request. The path counts as the layer sees it: put the layer outside of `nest`.
 /// The handler may extract the [`Lease`], and answers in one of two ways:
 ///
 /// - **`Result<Done, Failure>`**, as the work of [`Runner::run`](crate::Runner::run). With
-///   [`Done::Stored`](crate::Done::Stored) it has stored the answer in the transaction of its own writes. After a
-///   lost connection or `ON006` it is called again with a new lease, and goes on from what is committed.
-/// - **Any response.** It is stored when the handler has returned: a process that dies before runs it again. After
-///   401, 403, 408, 409, 425, 429 and 5xx the key is released. Cookies go out with the first answer only.
+///   [`Done::Stored`](crate::Done::Stored) it has stored the answer in the transaction of its own writes. After a lost
+///   connection or `ON006` the handler is called again with a new lease, and goes on from what is committed.
+/// - **Any response.** It is stored when the handler has returned. If the process dies before that, a retry runs the
+///   handler again. After 401, 403, 408, 409, 425, 429 and 5xx the key is released. Cookies go out with the first
+///   answer only.
 ///
 /// With `keep_request` the scope keeps `{"target": [method, path, query], "body": …}`, or `"base64"` for a body that
 /// is not JSON. The handler runs in a task of its own, which goes on when the client hangs up.
@@ -99,13 +100,13 @@ impl<E: Autocommit> Idempotency<E> {
         }
     }
 
-    /// How long a duplicate may wait for the first one's answer by `Prefer: wait=5`, instead of 409 at once.
+    /// How long a duplicate with `Prefer: wait=5` may wait for the first request's answer, instead of 409 at once.
     pub fn longest_wait(mut self, longest_wait: Duration) -> Self {
         self.longest_wait = longest_wait;
         self
     }
 
-    /// The bytes that a request's body may have, instead of 2 MiB; a longer one is 413.
+    /// The bytes that a request's body may have, instead of 2 MiB; a longer body gets 413.
     pub fn body_limit(mut self, body_limit: usize) -> Self {
         self.body_limit = body_limit;
         self
@@ -131,7 +132,7 @@ impl<E: Autocommit> Idempotency<E> {
         if let Some(lease) = self.lease {
             runner = runner.lease(lease);
         }
-        // A response of the handler's own ends the run.
+        // The handler's own response, which ends the run.
         let own = OnceLock::new();
         let keep = &own;
         let work = move |lease: Lease| {
@@ -191,7 +192,7 @@ where
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
-    /// The inner service is waited for at each of its calls.
+    /// Always ready: `call` waits for the inner service.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }

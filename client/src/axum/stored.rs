@@ -17,13 +17,13 @@ use crate::{Done, Failure, Json, Outcome};
 
 /// A stored header of ours: the body is no JSON.
 const BASE64: &str = "pg-once-base64";
-/// Answers that do not tell how the next attempt at the same request ends.
+/// Statuses after which a retry of the same request may end otherwise.
 const NOT_FINAL: [u16; 6] = [401, 403, 408, 409, 425, 429];
 /// A handler's result, on its way through the extensions of a response, which must be cloneable.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Option<Outcome>>>);
 
-/// What must be equal in a retry.
+/// The parts of a request that must be equal in a retry.
 pub(super) fn request(request: &Request<Bytes>) -> Json {
     let uri = request.uri();
     let query = uri.query().unwrap_or_default();
@@ -81,7 +81,7 @@ fn stored(response: &Response<Bytes>) -> crate::Response {
     }
 }
 
-/// A body that is JSON which a jsonb can hold; any other as base64.
+/// The body if it is JSON that a jsonb can hold; otherwise (`Err`) the body in base64.
 fn json_of(body: &Bytes) -> Result<Json, Json> {
     let text = str::from_utf8(body).unwrap_or_default();
     if serde_json::from_str::<Value>(text).is_ok() && !text.contains(r"\u0000") {
@@ -91,7 +91,8 @@ fn json_of(body: &Bytes) -> Result<Json, Json> {
 }
 
 impl Answer {
-    /// As it is sent: a stored body byte for byte, or a problem document. Stored headers are an object of strings.
+    /// The answer as it is sent: a stored body byte for byte, or a problem document. Stored headers are an object of
+    /// strings.
     pub(super) fn into_http<B: From<Bytes>>(self) -> Response<B> {
         let stored = self.stored_headers.as_ref().and_then(|stored| {
             let stored = stored.parse::<HashMap<String, String>>().ok()?;

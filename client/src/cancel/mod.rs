@@ -1,10 +1,9 @@
 //! Owns the noun `cancel`: a teardown whose terminal state comes last.
 //!
-//! A teardown, in the order of its calls: [`Cancel::request`] sets the flag. Once no lease is on
-//! the row, [`Cancel::refund`] refunds its items. [`Cancel::items`] lists the artifacts to delete,
-//! [`Cancel::confirm`] confirms their deletion, and [`Cancel::finish`] makes the terminal move.
-//! [`Cancel::teardown`] makes all of these calls but the first. Any session may repeat each call, or run all of
-//! them again from the top.
+//! A teardown, in the order of its calls: [`Cancel::request`] sets the flag. Once no lease is on the row,
+//! [`Cancel::refund`] refunds its items. [`Cancel::items`] lists the artifacts to delete, [`Cancel::confirm`] confirms
+//! their deletion, and [`Cancel::finish`] makes the terminal move. [`Cancel::teardown`] makes all of these calls except
+//! the first. Any session may repeat each call, or run all of them again from the top.
 //!
 //! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the refund, and after
 //! the caller's callback has deleted the artifacts.
@@ -47,21 +46,20 @@ pub enum CancelRequest {
         /// The row's status.
         status: String,
     },
-    /// A holder has a lease on it. It sees the flag, releases the row and tears it down. If it
-    /// dies, [`Machine::cancel_pending`](crate::Machine::cancel_pending) lists the row after a
-    /// sweep has reverted it.
+    /// A holder has a lease on the row. The holder sees the flag, releases the row and tears it down. If the holder
+    /// dies, [`Machine::cancel_pending`](crate::Machine::cancel_pending) lists the row after a sweep has reverted it.
     Accepted {
-        /// The claim state it is in.
+        /// The claim state that the row is in.
         status: String,
     },
-    /// It is cancelled already.
+    /// The row is cancelled already.
     Done {
         /// The cancelled status.
         status: String,
     },
     /// The row has another terminal status.
     TooLate {
-        /// The terminal status it has.
+        /// The terminal status that the row has.
         status: String,
     },
     /// There is no such row.
@@ -81,7 +79,7 @@ pub struct Refunded {
     pub amount_total: Amount,
     /// Whether items are still undecided: call again.
     pub remaining: bool,
-    /// For [`Cancel::confirm`].
+    /// The pass to give to [`Cancel::confirm`].
     pub pass: i64,
 }
 
@@ -131,7 +129,7 @@ impl Cancel {
         &self.row
     }
 
-    /// Asks for the cancellation: sets the row's flag. From now on no action can begin on it.
+    /// Asks for the cancellation: sets the row's flag. From now on no action can begin on the row.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -171,8 +169,8 @@ impl Cancel {
     /// repeated call refunds nothing twice.
     ///
     /// # Errors
-    /// `ON002` if the flag is not set, a lease is on the row, or it ended in another way; `22023`
-    /// for a bad amount; `23503` if the wallet is missing.
+    /// `ON002` if the flag is not set, a lease is on the row, or the row has another terminal status; `22023` for a bad
+    /// amount; `23503` if the wallet is missing.
     pub async fn refund<E: Executor>(
         &self,
         exec: &E,

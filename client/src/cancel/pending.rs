@@ -106,7 +106,7 @@ impl Machine {
 }
 
 impl super::Cancel {
-    /// [`Machine::cancel_audit`] of this row alone; `None` is the proof.
+    /// [`Machine::cancel_audit`] of this row alone; `None`: the sums agree.
     ///
     /// # Errors
     /// As [`Machine::cancel_audit`].

@@ -1,8 +1,8 @@
 //! Owns tearing one row down: refund, clean up, confirm, finish.
 //!
-//! Invariant: it begins at the top whatever an earlier attempt has done, and each step commits by
-//! itself. So it may stop anywhere, and any session may run it again. The terminal move comes only
-//! after the callback has deleted everything listed.
+//! Invariant: a teardown begins at the top whatever an earlier attempt has done, and each step commits by itself. So a
+//! teardown may stop anywhere, and any session may run it again. The terminal move comes only after the callback has
+//! deleted everything listed.
 
 use std::future::Future;
 
@@ -49,7 +49,7 @@ impl Cancel {
 
 impl<E: Autocommit> Teardown<'_, E> {
     setters! {
-        /// How many items one refund marks, at most; without it all of them in one statement.
+        /// How many items one refund marks, at most; by default all of them in one statement.
         max_items: i32,
         /// Other columns of the row to set with the terminal move.
         patch: Json,
@@ -68,10 +68,9 @@ impl<E: Autocommit> Teardown<'_, E> {
 
     /// Refunds everything, lets `clean` delete the artifacts, and makes the terminal move.
     ///
-    /// `clean` gets the items a page at a time, also those that an earlier attempt had cleaned: deleting a
-    /// missing artifact is success. Where the machine declares no `refund` there are no items, and only the
-    /// terminal move is made. When `clean` fails, this returns [`Error::Cleanup`] and the row is not cancelled;
-    /// run the teardown again.
+    /// `clean` gets the items a page at a time, including items that an earlier attempt has cleaned: deleting a missing
+    /// artifact is success. Where the machine declares no `refund` there are no items, and only the terminal move is
+    /// made. When `clean` fails, this returns [`Error::Cleanup`] and the row is not cancelled; run the teardown again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -98,8 +97,8 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Cleanup`] from `clean`; `ON002` if the flag is not set, a lease is on the row, or it
-    /// ended in another way; `ON005` if items kept coming.
+    /// [`Error::Cleanup`] from `clean`; `ON002` if the flag is not set, a lease is on the row, or the row has another
+    /// terminal status; `ON005` if items kept coming.
     pub async fn run<C, F, X>(self, mut clean: C) -> Result<Cancelled, Error>
     where
         C: FnMut(Vec<CleanupItem>) -> F,

@@ -1,8 +1,8 @@
 //! Owns the HTTP answers of outcomes, without depending on any HTTP library.
 //!
-//! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while it is
-//! in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user;
-//! a replay is always marked as one; `Retry-After` is sent exactly where a retry alone can help.
+//! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while a request with the key
+//! is in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user; a
+//! replay is always marked as one; `Retry-After` is sent exactly where a retry alone can help.
 
 mod prefer;
 
@@ -45,7 +45,7 @@ pub struct Answer {
     pub problem: Option<&'static str>,
     /// The body that the work gave.
     pub body: Option<Json>,
-    /// The headers that the work stored with it, in the work's own form.
+    /// The headers that the work stored with the body, in the work's own form.
     pub stored_headers: Option<Json>,
 }
 
@@ -180,7 +180,7 @@ impl User {
 /// Reads the value of a user's `Idempotency-Key` header: the key is `<user>/<what the client sent>`, so
 /// that nobody is handed another's answer.
 ///
-/// The draft has a quoted string (a Structured Header string); most clients send it bare. Both name the same
+/// The draft has a quoted string (a Structured Header string); most clients send the key bare. Both forms name the same
 /// key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
 ///
 /// ```

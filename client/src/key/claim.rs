@@ -23,20 +23,20 @@ const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, reques
 pub enum Claim {
     /// The first claim of this key: run it.
     Claimed(Lease),
-    /// An earlier holder released it or its lease expired: go on from the lease's recovery point.
+    /// An earlier holder released the key, or its lease expired: go on from the lease's recovery point.
     Resumed(Lease),
-    /// It is finished: return the stored answer.
+    /// The key is finished: return the stored answer.
     Replayed(Response),
-    /// Another attempt holds it, or it is not due yet: retry after this time.
+    /// Another attempt holds the key, or the key is not due yet: retry after this time.
     InProgress {
         /// The time to wait before the next claim; it may be shorter than the lease.
         retry_after: Duration,
     },
     /// The same key came with a different request.
     Mismatched,
-    /// It finished so long ago that its answer is no longer kept.
+    /// The key finished so long ago that its answer is no longer kept.
     Gone,
-    /// The outcome of the last attempt is unknown, or the attempts are used up: it needs
+    /// The outcome of the last attempt is unknown, or the attempts are used up: the key needs
     /// [`Key::resolve`](crate::Key::resolve).
     Parked {
         /// The attempt that is parked.
@@ -58,7 +58,7 @@ impl ClaimOptions {
     setters! {
         /// The request, as JSON already.
         request: Json,
-        /// How long the lease lasts, instead of the scope's. It is renewed by this length too.
+        /// How long the lease lasts, instead of the scope's length. A renewal has this length, too.
         lease: Duration,
         /// How long the answer is kept, instead of the scope's; fixed by the claim that makes the key.
         ttl: Duration,
@@ -76,7 +76,7 @@ impl ClaimOptions {
     /// A claim for this request: the same key with a different one is [`Claim::Mismatched`].
     ///
     /// # Errors
-    /// [`Error::Json`] if it cannot be written as JSON.
+    /// [`Error::Json`] if the request cannot be written as JSON.
     pub fn of<T: Serialize + ?Sized>(request: &T) -> Result<Self, Error> {
         Ok(Self::new().request(Json::of(request)?))
     }

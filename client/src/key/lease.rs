@@ -1,8 +1,8 @@
 //! Owns the lease: the right to work on a key, and every write that needs it.
 //!
-//! Invariant: each write presents the lease's token. Once another holder has the key, it fails with `ON001`,
-//! which undoes its transaction. So it fences the caller's own writes in that transaction. The repeat of a
-//! write that an earlier transaction has made fails with `ON006`.
+//! Invariant: each write presents the lease's token. Once another holder has the key, the write fails with `ON001`,
+//! which undoes its transaction. So the write fences the caller's own writes in that transaction. The repeat of a write
+//! that an earlier transaction has made fails with `ON006`.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ pub struct Lease {
     recovery_point: String,
     state: Option<Json>,
     lease_left: Duration,
-    /// The length that the claim asked for. A renewal without one asks for it again, since the
-    /// server does not keep it.
+    /// The length that the claim asked for. A renewal without a length asks for this length again, since the server
+    /// does not keep it.
     length: Option<Duration>,
 }
 
@@ -79,9 +79,9 @@ impl Lease {
         self.lease_left
     }
 
-    /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the
-    /// present one). Call it in the transaction of the phase's own writes. It renews the lease from
-    /// now, by `lease`, or the claim's length, or the scope's, and returns the time left.
+    /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the present state). Call
+    /// it in the transaction of the phase's own writes. It renews the lease from now, by `lease`, or the claim's
+    /// length, or the scope's, and returns the time left.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -217,8 +217,8 @@ impl Lease {
             .map(drop)
     }
 
-    /// Renews the lease from now, by `lease`, or the claim's length, or the scope's. Returns the
-    /// time that was granted, which ends with the scope's `max_lease_life`.
+    /// Renews the lease from now, by `lease`, or the claim's length, or the scope's. Returns the time that was granted:
+    /// at most what is left of the scope's `max_lease_life`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

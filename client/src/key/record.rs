@@ -16,7 +16,7 @@ const RESOLVE: &str = "SELECT once.key_resolve(scope => $1, key => $2, attempt =
 /// The status of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyStatus {
-    /// An attempt holds it, or died with it.
+    /// An attempt holds the key, or died while it held the key.
     Running,
     /// Released; the next claim resumes it.
     Released,
@@ -48,7 +48,7 @@ pub struct KeyRecord {
     pub response: Option<Response>,
     /// The request, if the scope keeps it.
     pub request: Option<Json>,
-    /// The error or reason of the last attempt that released or parked it.
+    /// The error or reason of the last attempt that released or parked the key.
     pub last_error: Option<String>,
     /// When the key was made.
     pub created_at: Option<SystemTime>,
@@ -115,7 +115,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// `55006` if it is not parked; `ON001` for another attempt, or after another verdict.
+    /// `55006` if the key is not parked; `ON001` for another attempt, or after another verdict.
     pub async fn resolve<E: Executor>(
         &self,
         exec: &E,

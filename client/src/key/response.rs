@@ -25,7 +25,8 @@ pub struct Response {
     pub code: i32,
     /// The body, if there is one.
     pub body: Option<Json>,
-    /// Headers to send with it, if any; their form is the caller's. The feature `axum` sends an object of strings.
+    /// Headers to send with the answer, if any; their form is the caller's. The feature `axum` sends an object of
+    /// strings.
     pub headers: Option<Json>,
 }
 
@@ -42,7 +43,7 @@ impl Response {
     /// The same answer with this body.
     ///
     /// # Errors
-    /// [`Error::Json`] if it cannot be written as JSON.
+    /// [`Error::Json`] if the body cannot be written as JSON.
     pub fn with_body<T: Serialize + ?Sized>(self, body: &T) -> Result<Self, Error> {
         Ok(Self {
             body: Some(Json::of(body)?),
@@ -64,7 +65,7 @@ impl Response {
     /// Reads the body as a `T`; an answer without a body reads as JSON `null`.
     ///
     /// # Errors
-    /// [`Error::Json`] if it is not one.
+    /// [`Error::Json`] if the body is no `T`.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
         Ok(serde_json::from_str(
             self.body.as_ref().map_or("null", Json::as_str),

@@ -46,7 +46,7 @@ options! {
         lease: Duration,
         /// How long an answer is kept.
         ttl: Duration,
-        /// How long a key is gone after that; zero: it is new at once.
+        /// How long a key is gone after that; zero: the key is new at once.
         gone_for: Duration,
         /// What happens to a key whose lease expired.
         on_expiry: OnExpiry,
@@ -93,7 +93,7 @@ impl Scope {
         &self.0
     }
 
-    /// Names one request in it.
+    /// Names one request in the scope.
     ///
     /// ```
     /// let key = pg_once::Scope::new("payments.create").key("5f9c");

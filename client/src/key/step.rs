@@ -21,21 +21,21 @@ const ROTATE: &str = "SELECT once.key_rotate(scope => $1, key => $2, token => $3
 /// The record of a foreign call before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is done: here is its result. Do not call again.
+    /// The step is done: here is its result. Do not call again.
     Done(Option<Json>),
-    /// No earlier attempt has begun it: make the call, with this key.
+    /// No earlier attempt has begun the step: make the call, with this key.
     First {
         /// The key that the other side may dedupe by; the same on every attempt.
         derived_key: String,
     },
-    /// An earlier attempt began it and did not record the end: the other side may have acted. If it
-    /// dedupes by the derived key, call again with it; if not, look there first, or park.
+    /// An earlier attempt began the step and did not record the end: the other side may have acted. If that side
+    /// dedupes by the derived key, call again with that key; if not, look there first, or park.
     Again {
         /// The key that the other side may dedupe by; the same on every attempt.
         derived_key: String,
-        /// How many earlier attempts began it.
+        /// How many earlier attempts began the step.
         attempted: i32,
-        /// When the first of them did. Other sides forget keys: compare with how long they keep them.
+        /// When the first of them began it: compare this with how long the other side remembers keys.
         first_at: Option<SystemTime>,
     },
 }
@@ -50,7 +50,7 @@ pub struct StepEnd {
 }
 
 impl Lease {
-    /// Records that a foreign call begins. Commit it before the call goes out.
+    /// Records that a foreign call begins. Commit the record before the call goes out.
     ///
     /// Beginning again with the same token answers [`Step::First`] again. So a second call within
     /// one attempt must look first, whatever the answer.

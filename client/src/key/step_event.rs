@@ -67,7 +67,7 @@ impl StepEvents {
         on_abort: StepEvent,
     }
 
-    /// None.
+    /// No events.
     pub fn new() -> Self {
         Self::default()
     }

@@ -48,8 +48,8 @@ impl Machine {
         &self.0
     }
 
-    /// Names one of its rows. The id may be any type that prints as the id does in SQL: a number, a
-    /// text, a UUID.
+    /// Names one row of the machine. The id may be any type that prints as the id does in SQL: a number, a text, a
+    /// UUID.
     ///
     /// ```
     /// let job = pg_once::Machine::new("batch_job").row(7);
@@ -88,7 +88,7 @@ impl MachineRow {
         only(self.rows(exec, sql, own).await?)
     }
 
-    /// The same for answers of any number of rows.
+    /// Like `call`, for an answer of any number of rows.
     pub(crate) async fn rows<E: Executor>(
         &self,
         exec: &E,

@@ -31,20 +31,20 @@ pub struct Transition {
 /// The outcome of a move. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transitioned {
-    /// It was made, here and now.
+    /// The move was made, here and now.
     Moved {
         /// The row's new status.
         status: String,
-        /// Its new version, where the machine has one.
+        /// The row's new version, where the machine has one.
         version: Option<i64>,
     },
-    /// It was not made; nothing was written.
+    /// The move was not made; nothing was written.
     NotMoved {
         /// Why.
         reason: Reason,
         /// The status that the row has instead; `None` if there is no row.
         status: Option<String>,
-        /// Its version, where the machine has one.
+        /// The row's version, where the machine has one.
         version: Option<i64>,
     },
 }
@@ -54,7 +54,7 @@ pub enum Transitioned {
 pub enum Reason {
     /// There is no such row.
     NotFound,
-    /// The row's status is not one to move from: another session was first.
+    /// The move does not begin in the row's status: another session was first.
     Status,
     /// The move's `when` does not hold.
     Guard,
@@ -85,7 +85,7 @@ impl Transition {
         version: i64,
     }
 
-    /// A move to this status from any status for which the machine declares one.
+    /// A move to this status, from any status from which the machine declares it.
     pub fn to(status: impl Into<String>) -> Self {
         Self {
             to: status.into(),

@@ -1,7 +1,7 @@
 //! Owns a batch: events that are leased to one worker, and the calls that end them.
 //!
-//! Invariant: each write presents the batch's token. It fails with `ON001` once another worker has the
-//! events; a write that an earlier transaction has made fails with `ON006`.
+//! Invariant: each write presents the batch's token. The write fails with `ON001` once another worker has the events; a
+//! write that an earlier transaction has made fails with `ON006`.
 
 use std::time::{Duration, SystemTime};
 
@@ -32,8 +32,8 @@ pub struct Event {
     pub event_id: i64,
     /// Which attempt at it this is, from 1.
     pub attempt: i32,
-    /// The key that the receiver dedupes by: the same on every attempt, another one for each
-    /// subscriber. Send it as the `Idempotency-Key`.
+    /// The key that the receiver dedupes by: the same on every attempt, a different key for each subscriber. Send it as
+    /// the `Idempotency-Key`.
     pub delivery_key: String,
     /// Events of one key are handled one after another.
     pub order_key: Option<String>,
@@ -53,7 +53,7 @@ pub struct Event {
 pub struct Batch {
     subscriber: Subscriber,
     token: i64,
-    /// The length that the take asked for. A renewal without one asks for it again.
+    /// The length that the take asked for. A renewal without a length asks for this length again.
     pub(crate) length: Option<Duration>,
     /// The events, in the order in which they are to be handled. Never empty when it is taken.
     pub events: Vec<Event>,
@@ -75,9 +75,9 @@ pub struct Nacked {
     pub event_id: i64,
     /// How many attempts at it have failed so far.
     pub attempt: i32,
-    /// When it is due again; `None` while it waits for another of its order key, or is dead.
+    /// When it is due again; `None` while it waits for another event of its order key, or is dead.
     pub next_attempt_at: Option<SystemTime>,
-    /// It has used up its attempts, or was given up: it is not tried again.
+    /// The event has used up its attempts, or was given up: it is not tried again.
     pub dead: bool,
 }
 
@@ -183,8 +183,8 @@ impl Batch {
         self.token
     }
 
-    /// Marks these events as delivered; `None`: all that the batch still holds. Returns how many
-    /// events this call acked. Concurrent handlers must name their events.
+    /// Marks these events as delivered; `None`: all events that the batch still holds. Returns how many events this
+    /// call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
     /// `ON006` if an earlier transaction has acked one of them with this token (with `None`: if it has acked
@@ -198,10 +198,10 @@ impl Batch {
         value(&only(self.call(exec, ACK, &own).await?)?)
     }
 
-    /// Marks these events as failed; `None`: all that the batch still holds, but only the first of
-    /// each order key counts an attempt. Later events of the same order keys also leave the batch, uncounted.
+    /// Marks these events as failed; `None`: all events that the batch still holds. Only the first event of each order
+    /// key counts an attempt; later events of the same order keys also leave the batch, uncounted.
     ///
-    /// Where one is [`dead`](Nacked::dead), a compensation can be emitted in the same transaction.
+    /// If an event is [`dead`](Nacked::dead), a compensation can be emitted in the same transaction.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_batch.rs"));

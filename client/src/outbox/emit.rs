@@ -28,15 +28,15 @@ pub struct EmitOptions {
 pub struct Emitted {
     /// The event.
     pub event_id: i64,
-    /// Whether this call emitted it; `false` if its `dedupe_key` was emitted before, within the
-    /// topic's `dedupe_for`: `event_id` is the first one's then.
+    /// Whether this call emitted it; `false` if its `dedupe_key` was emitted before, within the topic's `dedupe_for`:
+    /// then `event_id` is the id of the first event.
     pub emitted: bool,
 }
 
 impl EmitOptions {
     setters! {
-        /// Events of one key are delivered one after another, in the order in which they were emitted. A
-        /// failed one delays those after it: use the finest key that still needs an order.
+        /// Events of one key are delivered one after another, in the order in which they were emitted. A failed event
+        /// delays the events after it: use the finest key that still needs an order.
         order_key: impl Into<String>,
         /// A second emit with this key does nothing, for as long as the topic's `dedupe_for`.
         dedupe_key: impl Into<String>,

@@ -51,7 +51,7 @@ impl Topic {
         &self.0
     }
 
-    /// Names a subscriber of it.
+    /// Names a subscriber of the topic.
     ///
     /// ```
     /// let mails = pg_once::Topic::new("signups").subscriber("mails");

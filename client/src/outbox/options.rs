@@ -38,7 +38,7 @@ options! {
 }
 
 impl TopicOptions {
-    /// Its subscribers. Only when the topic is created; later ones by [`Subscriber::set`].
+    /// The subscribers of a new topic; later [`Subscriber::set`] adds one.
     pub fn subscribers<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Self {
         let names: Value = names.into_iter().collect();
         Self(self.0.with("subscribers", names))
@@ -58,7 +58,7 @@ options! {
         lease: Duration,
         /// The longest time that a batch can be leased, however often it is extended.
         max_lease_life: Duration,
-        /// While true, takes get nothing; what is leased may be acked or nacked.
+        /// While true, takes get nothing; leased events may still be acked or nacked.
         paused: bool,
         /// How long dead letters are kept; for ever by default.
         dead_for: Duration,

@@ -18,7 +18,7 @@ pub struct PendingEvent {
     pub event_id: i64,
     /// `ready`; `delayed`; `waiting` behind another event of its order key, or behind the batch that holds its lane; `leased`.
     pub state: String,
-    /// When a delayed one is due, or when the lease of a leased one ends.
+    /// When a delayed event is due, or when the lease of a leased event ends.
     pub due_at: Option<SystemTime>,
     /// The present attempt, or the next one.
     pub attempt: i32,

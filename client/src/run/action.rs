@@ -36,18 +36,19 @@ pub enum Acted {
         /// The row's version, where the machine has one.
         version: Option<i64>,
     },
-    /// A holder has the row, it or its machine is locked, or a sweep must revert it first: retry after this time.
+    /// A holder has the row, the row or its machine is locked, or a sweep must revert the row first: retry after this
+    /// time.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// Its cancel flag is set, and nothing was written: tear it down.
+    /// The row's cancel flag is set, and nothing was written: tear it down.
     Cancelling,
-    /// It is not in the step's status, not at the version asked for, or the step names no such requester.
+    /// The row is not in the step's status, not at the version asked for, or the step names no such requester.
     Refused {
         /// The status that the row has.
         status: Option<String>,
-        /// Its version, where the machine has one.
+        /// The row's version, where the machine has one.
         version: Option<i64>,
     },
     /// There is no such row.
@@ -60,8 +61,8 @@ pub enum Acted {
         /// Why.
         error: String,
     },
-    /// Another holder has the lease, or it could not be kept alive; nothing was written. Delete what the work made
-    /// outside the database, unless an earlier run may have finished the action long ago: look at the row first.
+    /// Another holder has the lease, or the lease could not be kept alive; nothing was written. Delete what the work
+    /// made outside the database, unless an earlier run may have finished the action long ago: look at the row first.
     LeaseLost,
 }
 
@@ -106,7 +107,7 @@ impl ActionRunner {
     ///   to set. The runner finishes the action in that transaction and commits.
     /// - Foreign calls come before the first statement: until then the transaction holds no lock. Call them with
     ///   a key that stays the same when the work runs again, such as the row's id and its version.
-    /// - The lease is extended at every third of it. When it is lost, the work is stopped
+    /// - The lease is extended each time a third of it has passed. When it is lost, the work is stopped
     ///   ([`Acted::LeaseLost`]).
     /// - When the database fails, the work runs again in a new transaction under the same lease, up to
     ///   [`Backoff::tries`](crate::Backoff::tries) times. If only the answer of the commit was lost (`ON006`), the
@@ -134,8 +135,8 @@ impl ActionRunner {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses, or fails for good; the row is released then. For
-    /// a requester without a claim state also a commit whose answer was lost: look at the row.
+    /// Any error of a database that cannot be reached, refuses, or fails for good; the row is released then. For a
+    /// requester without a claim state a commit whose answer was lost is an error, too: look at the row.
     pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
         P: Begin,

@@ -28,7 +28,7 @@ pub(super) struct Attempt<'a, E> {
 
 /// How an attempt ended.
 pub(super) enum End {
-    /// As the request does: ran, aborted, released, parked, or the lease is lost.
+    /// With an outcome of the request: ran, aborted, released, parked, or the lease is lost.
     Outcome(Outcome),
     /// This token has finished the key: a commit whose answer was lost.
     Finished,
@@ -71,7 +71,7 @@ impl<E: Autocommit> Attempt<'_, E> {
         }
     }
 
-    /// Releases the key, due at once; its error is STOPPED.
+    /// Releases the key, due at once, with the error STOPPED.
     pub(super) async fn give_back(&self) -> Result<End, Error> {
         let ended = Outcome::Released {
             error: STOPPED.to_owned(),

@@ -1,7 +1,7 @@
 //! Owns the heartbeat: it extends a lease while the work runs, and notices its loss.
 //!
-//! Invariant: the work never runs past the time up to which its lease is known to be alive. That
-//! time counts from before each extension was sent, so it is never later than the server's.
+//! Invariant: the work never runs past the time up to which its lease is known to be alive. That time is counted from
+//! the sending of each extension, so it is never later than the server's.
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -39,7 +39,8 @@ impl Leased for Lease {
     }
 }
 
-/// Extends a lease at every third of it; returns only when it is lost. `since`: when the claim was sent.
+/// Extends a lease each time a third of it has passed; returns only when the lease is lost. `since`: when the claim was
+/// sent.
 ///
 /// This future may be dropped: an extension that is on its way may or may not take effect.
 pub(super) async fn until_lost<E: Autocommit, L: Leased>(

@@ -100,13 +100,13 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         self
     }
 
-    /// How long to wait while another attempt has the request, instead of the answer
-    /// [`Outcome::InProgress`] at once: a duplicate then gets the first one's answer
-    /// ([`Outcome::Replayed`]). If the first one fails in that time, the request runs here.
+    /// How long to wait while another attempt has the request, instead of the answer [`Outcome::InProgress`] at once: a
+    /// duplicate then gets the first request's answer ([`Outcome::Replayed`]). If the first request fails in that time,
+    /// the request runs here.
     ///
-    /// It asks again after 10 ms, then less and less often, in the end twice a second. A poll writes
-    /// nothing and holds no connection in between. A database that is unreachable meanwhile is an error, also
-    /// where the runner may [fail open](Runner::fail_open). A client may ask for the wait by a header:
+    /// The runner asks again after 10 ms, then less and less often, in the end twice a second. A poll writes nothing
+    /// and holds no connection in between. A database that is unreachable meanwhile is an error, also where the runner
+    /// may [fail open](Runner::fail_open). A client may ask for the wait by a header:
     /// [`http::wait_of_header`](crate::http::wait_of_header).
     pub fn wait(mut self, up_to: Duration) -> Self {
         self.wait = up_to;
@@ -120,11 +120,10 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// to replay. A claim whose answer was lost stays until its lease expires, and the next retry
     /// runs the request once more. Choose it only where a duplicate is cheaper than a refusal.
     ///
-    /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged
-    /// each time. The work then gets no lease, and its type makes it handle that case. Only a
-    /// database that is unreachable when the key is claimed has this effect; a refusal (no right, a bad
-    /// argument, a read-only server) does not. Away means no connection or no answer within the
-    /// [`Backoff`](crate::Backoff); an exhausted pool looks the same.
+    /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged each time. The work
+    /// then gets no lease, and its type makes it handle that case. Only a database that is unreachable when the key is
+    /// claimed has this effect; a refusal (no right, a bad argument, a read-only server) does not. Unreachable means no
+    /// connection or no answer within the [`Backoff`](crate::Backoff); an exhausted pool looks the same.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -170,8 +169,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// since the heartbeat waits for that lock. Work that blocks its thread is stopped, too, since the
     /// heartbeat runs beside it.
     ///
-    /// Dropping this future stops the work where it is. The key is not released then: the next claim
-    /// resumes it after the lease has expired. Where clients hang up, run it in a task of its own.
+    /// Dropping this future stops the work where it is. The key is not released then: the next claim resumes it after
+    /// the lease has expired. Where clients hang up, run the request in a task of its own.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

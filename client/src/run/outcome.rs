@@ -82,9 +82,9 @@ pub enum Outcome {
     Ran(Response),
     /// The work ran here and failed for good; this answer is stored.
     Aborted(Response),
-    /// It had run before; this is the stored answer.
+    /// The work had run before; this is the stored answer.
     Replayed(Response),
-    /// Another attempt is running, or it is not due yet.
+    /// Another attempt is running, or the key is not due yet.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
@@ -96,7 +96,7 @@ pub enum Outcome {
         /// When it is due again, if the work said so.
         retry_after: Option<Duration>,
     },
-    /// Another holder has the lease, or it could not be kept alive; the work was stopped.
+    /// Another holder has the lease, or the lease could not be kept alive; the work was stopped.
     LeaseLost,
     /// The outcome of an attempt is unknown; a verdict is needed.
     Parked {
@@ -105,7 +105,7 @@ pub enum Outcome {
     },
     /// The same key came with a different request.
     Mismatched,
-    /// It finished so long ago that its answer is no longer kept.
+    /// The key finished so long ago that its answer is no longer kept.
     Gone,
     /// The database was away and the caller chose to fail open: the work ran **without a key**.
     Unkeyed(Result<Response, Failure>),

@@ -61,8 +61,8 @@ macro_rules! settings {
         }
     };
     (@lease) => {
-        /// The length of each lease, instead of the one that the database has for it. It is extended while the
-        /// work runs, so it decides how soon others notice that this process died, not how long the work takes.
+        /// The length of each lease, instead of the database's setting. The lease is extended while the work runs, so
+        /// its length decides how soon others notice that this process died, not how long the work may take.
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
             self.pace.lease = Some(lease);
             self

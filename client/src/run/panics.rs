@@ -1,7 +1,7 @@
 //! Owns the panics of the caller's code.
 //!
-//! Invariant: a panic is a failure of the event, request or job that the code was called for, reported
-//! with its message; nothing else stops. Its future is dropped, as when its lease is lost.
+//! Invariant: a panic is a failure of the event, request or job that the code was called for, reported with its
+//! message; nothing else stops. The future of the code is dropped, as when its lease is lost.
 
 use std::any::Any;
 use std::fmt;
@@ -34,7 +34,7 @@ impl fmt::Display for Panic {
 pub(super) async fn caught<T>(code: impl Future<Output = T>) -> Result<T, Panic> {
     let mut code = pin!(code);
     poll_fn(|context| {
-        // It is not polled again; its author keeps shared state consistent.
+        // The future is not polled again; its author keeps shared state consistent.
         match catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(context))) {
             Ok(polled) => polled.map(Ok),
             Err(payload) => Poll::Ready(Err(Panic(payload))),

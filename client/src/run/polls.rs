@@ -1,4 +1,4 @@
-//! Owns the polls of a duplicate that waits for the first one's answer.
+//! Owns the polls of a duplicate that waits for the first request's answer.
 //!
 //! Invariant: the last poll comes when the time is over, not before; the waits are random, so that
 //! duplicates that came together do not ask together.

@@ -13,8 +13,8 @@ use deadpool_postgres::{Client, Pool};
 
 use crate::{Args, Autocommit, Error, Executor, Row};
 
-/// Runs a keyed request, a teardown, an action or a completer inside a transaction of a test's, which is rolled back
-/// at its end.
+/// Runs a keyed request, a teardown, an action or a completer inside a test's transaction, which is rolled back at the
+/// end of the test.
 ///
 /// The work writes through the same transaction. Another session sees nothing of it, so this is for tests
 /// only. An error of the server aborts the transaction, as it does any. A completer and an action need a connection in
@@ -36,7 +36,7 @@ impl<E: Executor> Autocommit for TestMode<E> {}
     note = "pass a `&deadpool_postgres::Pool`, or in a test `&TestMode(Arc::clone(&client))`"
 )]
 pub trait Begin: Autocommit {
-    /// Begins one.
+    /// Begins a transaction.
     fn begin(&self) -> impl Future<Output = Result<ActionTransaction, Error>> + Send;
 }
 
@@ -55,8 +55,8 @@ impl Begin for TestMode<Arc<Client>> {
     }
 }
 
-/// The open transaction of an action: a connection to write on. It is committed by the runner, and rolled back
-/// if that does not come to it. A clone is the same transaction, so keep none beyond the work.
+/// The open transaction of an action: a connection to write on. The runner commits it; a transaction that was not
+/// committed is rolled back. A clone is the same transaction, so keep none beyond the work.
 #[derive(Clone, Debug)]
 pub struct ActionTransaction(Arc<Open>);
 
@@ -101,7 +101,7 @@ impl Deref for ActionTransaction {
 impl Drop for Open {
     fn drop(&mut self) {
         if !*self.ended.get_mut() {
-            // The first poll sends it, before any statement of the connection's next user.
+            // The first poll sends the ROLLBACK, before any statement of the connection's next user.
             let mut rollback = pin!(self.client.batch_execute(self.rollback));
             let _ = rollback
                 .as_mut()

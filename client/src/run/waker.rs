@@ -1,6 +1,6 @@
 //! Owns waking an idle worker.
 //!
-//! Invariant: a wake-up costs its sender nothing: no round trip, no NOTIFY, no lock. None is lost while the
+//! Invariant: a wake-up costs its sender nothing: no round trip, no NOTIFY, no lock. No wake-up is lost while the
 //! worker is busy.
 
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 /// Call [`Waker::wake`] after the commit of the event, release or request; before it there is nothing to find.
 /// Many calls while the worker is busy count as one.
 ///
-/// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its
-/// own. The receiving end then calls this (`examples/wake_up`). A `NOTIFY` in the emitting transaction
-/// would make all commits wait for one another.
+/// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its own. The
+/// receiving end then calls `wake` (`examples/wake_up`). A `NOTIFY` in the emitting transaction would make all commits
+/// wait for one another.
 ///
 /// ```
 /// let waker = pg_once::Waker::new();

@@ -63,9 +63,9 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ///   it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and its result ends
     ///   the key as in [`Runner::run`](crate::Runner::run).
     /// - A request that fails, or whose handler panics, is released with a backoff, unless
-    ///   [`Failure::Retry`](crate::Failure) names a time. The backoff is half a second to a second after
-    ///   the first failure, then longer each time, up to five minutes. In the end the scope's
-    ///   `max_attempts` parks it. The others go on meanwhile.
+    ///   [`Failure::Retry`](crate::Failure) names a time. The backoff is half a second to a second after the first
+    ///   failure, then longer each time, up to five minutes. In the end the scope's `max_attempts` parks it. Other
+    ///   requests go on meanwhile.
     /// - The lease is extended each time a third of it has passed. When it is lost, or cannot be extended before it
     ///   ends, the handler is stopped ([`Completion::LeaseLost`]).
     /// - A client that retries meanwhile gets `in_progress`, and later the answer as a replay.

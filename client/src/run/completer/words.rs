@@ -35,11 +35,11 @@ where
 /// What became of an abandoned request. A `match` must handle each case.
 #[derive(Debug)]
 pub enum Completion {
-    /// It has its answer; a client that retries gets it as a replay.
+    /// The request has its answer; a client that retries gets it as a replay.
     Completed,
-    /// It failed for good; this is its answer.
+    /// The request failed for good; the failure is its answer.
     Aborted,
-    /// It failed in a way that is worth another attempt, or the completer was told to stop; the key is
+    /// The request failed in a way that is worth another attempt, or the completer was told to stop; the key is
     /// released.
     Released {
         /// What went wrong.
@@ -52,7 +52,7 @@ pub enum Completion {
         /// The attempt that is parked.
         attempt: i32,
     },
-    /// Another holder has the lease, or it could not be kept alive; the handler was stopped.
+    /// Another holder has the lease, or the lease could not be kept alive; the handler was stopped.
     LeaseLost,
     /// The database was away at the end; the key is taken again after its lease has expired, unless
     /// the end was stored.
@@ -62,9 +62,9 @@ pub enum Completion {
 /// The counts of a [`Completer`](crate::Completer); each counts takes of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
-    /// They have their answer.
+    /// Finished with their answer.
     pub completed: u64,
-    /// Failed for good, which is their answer.
+    /// Failed for good; the failure is their answer.
     pub aborted: u64,
     /// Released, to be retried.
     pub released: u64,

@@ -28,8 +28,8 @@ pub use runner::JobRunner;
 ///    open.
 /// 3. [`save`](Job::save) records that the item is done, in a transaction that commits only while
 ///    the lease is held and the job is not cancelled.
-/// 4. When there is no next item, [`finish`](Job::finish) makes the job's last writes in the
-///    transaction that ends the action, with [`result`](Job::result) in the row itself.
+/// 4. When there is no next item, [`finish`](Job::finish) makes the job's last writes in the transaction that ends the
+///   action, and [`result`](Job::result) gives other columns of the row.
 ///
 /// Insert an item's row, with the name of its artifact, before the work on it; otherwise the
 /// artifact of a worker that died is orphaned. Attempts that use the same name would delete each

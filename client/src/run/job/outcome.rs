@@ -40,27 +40,27 @@ pub enum JobOutcome {
         /// The row's version, where the machine has one.
         version: Option<i64>,
     },
-    /// It was cancelled, and is torn down.
+    /// The job was cancelled, and is torn down.
     Cancelled(Cancelled),
-    /// Another holder has it: retry after this time.
+    /// Another holder has the row: retry after this time.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// It is not in the step's status, or the step names no such requester.
+    /// The row is not in the step's status, or the step names no such requester.
     Refused {
         /// The status that the row has.
         status: String,
     },
     /// There is no such row.
     NotFound,
-    /// The step declares no claim state for this requester: it is not run as an action.
+    /// The step declares no claim state for this requester, so the job is not run as an action.
     Unclaimed,
     /// The job asked for its release; the next claim goes on with the remaining items.
     Released {
         /// Why.
         error: String,
     },
-    /// Another holder has the lease, or it could not be kept alive; the job was stopped here.
+    /// Another holder has the lease, or the lease could not be kept alive; the job was stopped here.
     LeaseLost,
 }

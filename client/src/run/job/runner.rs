@@ -17,8 +17,7 @@ use super::items::{End, Items};
 use super::{Job, JobFailure, JobOutcome};
 use crate::{Action, ActionClaim, ActionOptions, Error, MachineRow};
 
-/// The longest time since the last answer after which a runner begins an item without asking for a
-/// cancellation.
+/// A runner begins an item without asking for a cancellation if the server's last answer is younger than this.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs one row's job as the action of a step; made by [`MachineRow::job`].
@@ -68,19 +67,18 @@ impl JobRunner<'_> {
     /// Claims the row and runs the job; see [`Job`] for the order of its calls.
     ///
     /// - The claim has a fresh holder and is retried with it until it is answered.
-    /// - The lease is extended at every third of it. When it is lost, or cannot be extended before it
+    /// - The lease is extended each time a third of it has passed. When it is lost, or cannot be extended before it
     ///   ends, the work is dropped and [`Job::discard`] deletes the artifacts of the present item
     ///   ([`JobOutcome::LeaseLost`]).
     /// - When the job is being cancelled, the open transaction is rolled back, the row released and
     ///   torn down with [`Job::clean`] ([`JobOutcome::Cancelled`]). A teardown that fails is an
     ///   error; the row is then listed by
     ///   [`Machine::cancel_pending`](crate::Machine::cancel_pending).
-    /// - When the job fails, the row is released: the next claim goes on with the remaining items. A
-    ///   panic of the job's methods also releases the row; then it is resumed.
+    /// - When the job fails, the row is released: the next claim goes on with the remaining items. A panic of the job's
+    ///   methods also releases the row; then the panic goes on.
     ///
-    /// The job's methods run beside the heartbeat: one that blocks its thread for longer than the lease
-    /// loses it. Dropping this future stops the job where it is; a sweep reverts the row after the lease
-    /// has expired.
+    /// The job's methods run beside the heartbeat: a method that blocks its thread for longer than the lease loses the
+    /// lease. Dropping this future stops the job where it is; a sweep reverts the row after the lease has expired.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

@@ -32,8 +32,8 @@ impl Leased for Batch {
     }
 }
 
-/// Delivers the events of a batch that was asked for at that time. The first chain has a slot already; `begun` is
-/// dropped when the last one has its own.
+/// Delivers the events of a batch; `since`: when the batch was asked for. The first chain gets `slot`. `begun` is
+/// dropped when every chain has a slot.
 pub(super) async fn deliver<H: Deliver>(
     shared: Arc<Shared<H>>,
     mut batch: Batch,

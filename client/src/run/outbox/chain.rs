@@ -1,8 +1,8 @@
 //! Owns the order of a batch: chains of events that are handled one after another.
 //!
-//! Invariant: no event begins before the previous event of its order key is done, and none begins
-//! after the worker was told to stop. Each event of a chain gets exactly one [`Verdict`], or is
-//! left to the server because an earlier one failed.
+//! Invariant: no event begins before the previous event of its order key is done, and none begins after the worker was
+//! told to stop. Each event of a chain gets exactly one [`Verdict`], or is left to the server because an earlier event
+//! failed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) enum Verdict {
 /// Events that are handled one after another.
 pub(super) type Chain = Vec<Arc<Event>>;
 
-/// A batch's events by order key; those without one are chains of their own.
+/// A batch's events by order key; an event without a key is a chain of its own.
 pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
     let mut chains: Vec<Chain> = vec![];
     let mut by_key: HashMap<String, usize> = HashMap::new();
@@ -70,7 +70,7 @@ pub(super) async fn follow<H: Deliver>(
     drop(begun);
     let mut chain = chain.into_iter();
     while let Some(event) = chain.next() {
-        // A receiver that is gone has lost the lease.
+        // A send fails only if the lease is lost and the receiver is gone.
         if *stage.borrow() >= Stage::Finish {
             let _ = verdicts.send(Verdict::Released(event.event_id));
             continue;

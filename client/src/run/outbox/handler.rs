@@ -21,10 +21,9 @@ pub trait Deliver: Send + Sync + 'static {
     /// Called when an event dies: undo earlier work in the transaction that records its death. A key can be
     /// claimed and aborted here, so that its steps' compensations are emitted.
     ///
-    /// The callback's writes commit together with the event's death. If it fails, or panics, neither
-    /// happens and the event is released, to be delivered once more later. It runs again after a lost
-    /// race, so it must have no effect outside the database. The rest of the batch is not acked while it
-    /// runs.
+    /// The callback's writes commit together with the event's death. If it fails, or panics, neither is committed, and
+    /// the event is released, to be delivered once more later. It runs again after a lost race, so it must have no
+    /// effect outside the database. The rest of the batch is not acked while it runs.
     fn dead(
         &self,
         transaction: &Transaction<'_>,

@@ -82,9 +82,9 @@ impl OutboxWorker {
     /// - Events of one order key are handled one after another, all others at the same time, up to
     ///   [`concurrency`](Self::concurrency).
     /// - When an event dies, [`Deliver::dead`] runs in the transaction that records it.
-    /// - The lease of a batch is extended at every third of it. When it is lost, or cannot be extended
-    ///   before it ends, the handlers of that batch are stopped, [`Deliver::lost`] is called, and the
-    ///   worker goes on with other batches.
+    /// - The lease of a batch is extended each time a third of it has passed. When it is lost, or cannot be extended
+    ///   before it ends, the handlers of that batch are stopped, [`Deliver::lost`] is called, and the worker goes on
+    ///   with other batches.
     /// - When `shutdown` completes, events that have not begun are released at once, and running
     ///   handlers may go on for the [`grace`](Self::grace) time.
     ///
@@ -116,8 +116,8 @@ impl OutboxWorker {
     /// ```
     ///
     /// # Errors
-    /// An error that makes asking for events pointless: `42704`, `42501`, `22023`, a closed pool, and any
-    /// other refusal of the first take (`25006`). Its events are finished or released first.
+    /// An error that makes asking for events pointless: `42704`, `42501`, `22023`, a closed pool, and any other refusal
+    /// of the first take (`25006`). Events that the worker holds are finished or released first.
     pub async fn run<H: Deliver>(
         self,
         shutdown: impl Future<Output = ()>,
