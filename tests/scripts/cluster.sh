@@ -75,7 +75,8 @@ cluster_remove() {
     rm -rf "$directory" "$(cluster_sockets "$directory")"
 }
 
-# `cluster_verified bindir`: what must hold holds in each database of the last started cluster that has the extension.
+# `cluster_verified bindir`: once.verify() finds nothing in the last started cluster, in each database that has the
+# extension.
 cluster_verified() {
     local ask=("$1/psql" -X -At -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres) database found
     for database in $("${ask[@]}" -d postgres -c 'SELECT datname FROM pg_database WHERE datallowconn'); do
@@ -89,7 +90,7 @@ cluster_verified() {
     done
 }
 
-# `pooler_start name servers`: PgBouncer in transaction mode before the last started cluster, with so many server
+# `pooler_start name servers`: PgBouncer in transaction mode before the last started cluster, with this number of server
 # sessions for each role in each database. Sets POOLER (a file with its process id) and POOLER_PORT.
 pooler_start() {
     local directory program
@@ -101,7 +102,7 @@ pooler_start() {
     fi
     POOLER_PORT=$(free_port)
     echo '"postgres" ""' >"$directory/users.txt"
-    # Its own process id: `$!` would be that of the shell around it.
+    # PgBouncer writes its process id there: `$!` would be the id of the shell around it.
     POOLER=$directory/pgbouncer.pid
     cat >"$directory/pgbouncer.ini" <<END
 [databases]

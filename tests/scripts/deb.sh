@@ -27,7 +27,7 @@ deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
 
 deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
 
-# What Debian's own servers have of ours, by a package or not; CLUSTER is the tests' own.
+# Our files in Debian's own servers, from a package or not; CLUSTER is the tests' own cluster.
 ours_on_disk() {
     find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
         -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true
@@ -87,7 +87,8 @@ Description: retries that converge, for PostgreSQL $version
 END
 }
 
-# The libraries that it links to, as package names with versions. dpkg-shlibdeps needs a source package around it.
+# The libraries that the extension links to, as package names with versions. dpkg-shlibdeps needs a source package
+# around it.
 deb_libraries() {
     local root=$1 work
     work=$(mktemp -d)

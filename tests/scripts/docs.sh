@@ -33,7 +33,7 @@ while IFS=: read -r page link; do
     [ -e "$(dirname "$page")/$link" ] || die "$page links $link, which the book has not; copy it in tests/scripts/docs.sh"
 done < <(grep -roP --include='*.md' '\]\(\K[^)#:]+(?=[)#])' .)
 sed -e 's,](\.\./,](,' -e t -e 's,](,](docs/,' docs/SUMMARY.md >SUMMARY.md
-# Pages that the others link, and no reader begins with.
+# Pages that other pages link to, and that the table of contents does not name.
 others=$(find . -name '*.md' ! -path ./SUMMARY.md | sed 's,^\./,,' | sort)
 printf '\n# Files\n\n' >>SUMMARY.md
 while read -r page; do

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Runs the end-to-end tests on one server, and chooses the place of their clusters. Sourced after servers.sh.
 
-# Tests of sessions mostly wait, for leases, locks and servers that start: more at once than there are cores, in each of
-# two programs.
+# Tests of sessions mostly wait, for leases, locks and servers that start. So each of the two programs runs more tests
+# at once than there are cores.
 test_threads() { echo "${RUST_TEST_THREADS:-$((2 * $(nproc)))}"; }
 
 # The end-to-end tests make hundreds of clusters of a thousand files each. They are in memory if it has room for all
@@ -59,7 +59,8 @@ e2e_programs() {
 
 # `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on that server; the older one is what
 # pg_upgrade begins with. Two programs at a time, since most of them wait for leases, locks and servers that start; a
-# program's output comes at its end, whole where it failed. E2E_SKIP names tests that are left out. In a shell of its own, at whose end the clusters are removed.
+# program's output comes at its end, whole where it failed. E2E_SKIP names tests that are left out. Call it in a
+# subshell: at its end the clusters are removed.
 run_e2e() {
     local config=$1 old=$2 clusters programs name file status failures=()
     shift 2

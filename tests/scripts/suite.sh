@@ -28,8 +28,8 @@ setup() {
 
 has_pgbouncer() { have pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 
-# `take_versions version ...` sets VERSIONS to those that can be had. Under CI, or when PG_VERSIONS names them, none may
-# be missing.
+# `take_versions version ...` sets VERSIONS to the versions that are available. Under CI, or when PG_VERSIONS names
+# them, none may be missing.
 take_versions() {
     local version
     VERSIONS=()
@@ -73,8 +73,8 @@ e2e_tests() {
 # An example that serves until it is stopped is only compiled here; the demo runs it.
 is_service() { grep -rq 'SignalKind::terminate' "$1"; }
 
-# They mostly wait, so all run at once, each in its own database. quickstart connects to `$3`, perhaps a pooler; the
-# others need a session, for their search_path and prepared statements.
+# The examples mostly wait, so all run at once, each in its own database. quickstart connects to `$3`, perhaps a pooler;
+# the other examples need a session, for their search_path and prepared statements.
 run_examples() {
     local address=$1 psql=$2 pooled=$3 way example name told running=() failed=0
     told=$(mktemp -d "$STATE/run/XXXXXX")
@@ -124,7 +124,7 @@ client_tests() {
         export PG_ONCE_DIRECT_URL=$address/examples
     fi
     export PG_ONCE_URL=$way/examples
-    # The tests run one of them.
+    # The tests run one of the examples.
     cargo build --quiet "${BOTH[@]}" --examples
     RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" --test client
     # The jobs and the outbox's workers have pools of deadpool. sqlx needs a pooler that knows named statements.

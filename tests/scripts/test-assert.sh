@@ -19,7 +19,7 @@ LOGS=$STATE/assert-logs
 # A failed assertion; a PANIC; the server's warnings about a resource that a transaction did not release.
 COMPLAINTS='TRAP:|PANIC:|WARNING: .*(leak|still active|not closed|still referenced)'
 
-# Debian's source, the newest that the mirror has; a stale mirror lists some that it does not have yet.
+# Debian's source, the newest that the mirror has; a stale mirror lists versions that it does not have yet.
 get_source() {
     local work=$1 mirror release version lines=()
     while read -r mirror release; do
@@ -53,7 +53,7 @@ build_server() {
         CFLAGS="-O1 -g -fno-omit-frame-pointer" ./configure --quiet --prefix "$SERVER.new" --enable-cassert \
             --with-icu --without-readline
         for module in . contrib/amcheck contrib/pg_visibility; do
-            # Inside another make PostgreSQL's own would leave out the headers that it generates first.
+            # Inside another make, PostgreSQL's make would leave out the headers that it generates first.
             env -u MAKELEVEL -u MAKEFLAGS nice make --silent -C "$module" -j "$(nproc)" install || exit
         done
     ) >"$work/log" 2>&1 || die "PostgreSQL with assertions cannot be built" "$(tail -20 "$work/log")"

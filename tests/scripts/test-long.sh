@@ -25,7 +25,7 @@ if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost shards me
 # One test program in its long form; it prints its progress.
 long_test() {
     local more=()
-    # Its tests run here alone.
+    # The tests of `faults` run only here.
     if [ "$1" = faults ]; then more=(--ignored); fi
     PG_ONCE_LONG=1 PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG PG_ONCE_OLD_PG_CONFIG=$OLD_PG_CONFIG \
         cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1 "${more[@]}"

@@ -1,8 +1,8 @@
 //! Each bad value of each argument of each function gives the contract's SQLSTATE, a message that names the argument, and
 //! a HINT; nothing is written.
 //!
-//! The functions are a text: a line for each, its name and behind ` | ` each argument with a good value; `T` stands for
-//! a token.
+//! The functions are given as a text. A line has a function's name and, behind ` | `, each argument with a good value;
+//! `T` stands for a token.
 #![allow(clippy::panic, reason = "a failed expectation is how a test fails")]
 
 use crate::playground::Playground;
@@ -30,7 +30,7 @@ pub fn functions(table: &'static str) -> Vec<Function> {
     script::lines(table).map(function).collect()
 }
 
-/// `function(argument,argument)` of each, sorted, as the catalog can be asked for them.
+/// A line `function(argument,argument)` for each function, sorted, to compare with the catalog.
 pub fn declared(functions: &[Function]) -> String {
     let line = |function: &Function| {
         let names: Vec<_> = function.arguments.iter().map(|(name, _)| *name).collect();
@@ -55,8 +55,8 @@ impl Function {
     }
 }
 
-/// Tries each bad value, and good ones alone after `begin`, so that no bad value hides behind another; says how many
-/// were tried.
+/// Tries each bad value beside good ones, so that no bad value hides behind another; then the good ones alone, after
+/// `begin`. Returns how many bad values were tried.
 pub async fn all_refused(
     play: &Playground,
     functions: &[Function],

@@ -1,4 +1,4 @@
-//! How a cluster is asked for, and how it comes to be: `initdb`, settings, first start.
+//! Describes a cluster and makes it: `initdb`, settings, first start.
 
 use std::fmt::Write as _;
 
@@ -12,8 +12,8 @@ use crate::template::Template;
 /// The superuser of every private cluster.
 pub(crate) const SUPERUSER: &str = "postgres";
 
-/// What every private cluster is set to; settings of the caller come after these and win. Shared memory that a query
-/// asks for lies in the data directory: it is gone with it, also when the server was killed.
+/// The settings of every private cluster; the caller's settings come after these and win. Dynamic shared memory lies in
+/// the data directory and goes with that directory, also when the server was killed.
 const BASE: &str = "\
 listen_addresses = '127.0.0.1'
 unix_socket_permissions = 0777
@@ -28,7 +28,7 @@ log_min_messages = warning
 log_line_prefix = '%m [%p] %q%u@%d '
 ";
 
-/// Asks for a private cluster.
+/// The description of a private cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     programs: Option<Programs>,
@@ -51,8 +51,8 @@ impl Builder {
         self
     }
 
-    /// Writes are flushed, as in production: to the disk, where the run's directory is on one. Off otherwise: a killed
-    /// server loses nothing by that, only a machine that loses power does.
+    /// Flushes writes as in production: to the disk, if the run's directory is on a disk. Off by default: without
+    /// flushes a killed server loses nothing; only a power failure would.
     #[must_use]
     pub fn fsync(self, on: bool) -> Self {
         self.setting("fsync", if on { "on" } else { "off" })

@@ -1,8 +1,8 @@
-//! The settings of a session that has none: behind a pooler in transaction mode each transaction may run in
-//! another server session, so a client brings its settings along.
+//! The settings of a client without a server session of its own. Behind a pooler in transaction mode each transaction
+//! may run in another server session, so the client brings its settings along.
 //!
-//! `SET x` becomes `SET LOCAL x` at the beginning of each transaction from then on, as a service behind such a
-//! pooler does it; in a simple query of several statements the server runs them in one transaction.
+//! `SET x` becomes `SET LOCAL x` at the beginning of each transaction from then on, as a service behind such a pooler
+//! does it. The server runs a simple query of several statements in one transaction.
 
 use std::sync::Mutex;
 
@@ -40,13 +40,13 @@ pub struct Sent {
     pub sql: String,
     /// The settings whose values are the answers of these statements, for `select set_config(...)`.
     asked: Vec<(usize, String)>,
-    /// What holds once all of it is done.
+    /// The state once all statements are done.
     after: State,
-    /// Whether a transaction is open if it fails.
+    /// Whether a transaction is open if a statement fails.
     open_if_failed: bool,
 }
 
-/// What one statement is.
+/// The kind of one statement.
 enum Kind<'a> {
     Begin,
     End,
@@ -68,7 +68,7 @@ impl Carried {
         for (n, statement) in statements(sql).into_iter().enumerate() {
             let kind = kind(statement);
             if fresh && !matches!(kind, Kind::Alone) {
-                // What is reset is not to hold while it is.
+                // A setting that this statement resets is not set before it.
                 let held = |name: &str| !matches!(kind, Kind::Reset(reset) if reset == name);
                 let settings = after.settings.iter().filter(|(name, _)| held(name));
                 parts.extend(settings.map(|(_, set)| set.clone()));
@@ -97,7 +97,7 @@ impl Carried {
                 Kind::Reset("all") => after.settings.clear(),
                 Kind::Reset(name) => {
                     after.settings.retain(|(set, _)| set != name);
-                    // What was set above, or before, for this transaction.
+                    // Resets what was set above, or earlier, for this transaction.
                     parts.push(match name {
                         "role" => "set local role none".to_owned(),
                         "session authorization" => format!("set local {name} default"),
@@ -108,7 +108,7 @@ impl Carried {
             }
         }
         if !before.open && parts.len() == 1 && parts[0].starts_with("set local ") {
-            // Alone it would warn that it does nothing: two statements are a transaction.
+            // A lone SET LOCAL would warn that it does nothing; two statements are a transaction.
             parts.push("select".to_owned());
         }
         Sent {
@@ -119,7 +119,7 @@ impl Carried {
         }
     }
 
-    /// Notes that it was done; `answers` are the rows of each of its statements.
+    /// Notes that `sent` was done; `answers` are the rows of each of its statements.
     pub fn done(&self, sent: Sent, answers: &[String]) {
         let mut after = sent.after;
         for (statement, name) in sent.asked {
@@ -131,7 +131,7 @@ impl Carried {
         *self.state() = after;
     }
 
-    /// Notes that it failed.
+    /// Notes that `sent` failed.
     pub fn failed(&self, sent: &Sent) {
         self.state().open = sent.open_if_failed;
     }
@@ -157,7 +157,7 @@ fn kind(statement: &str) -> Kind<'_> {
     let lower = statement.to_ascii_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
     let starts = |text: &str| lower.starts_with(text);
-    // So does a block that commits by itself: its settings stay behind.
+    // A block that commits by itself runs alone, too: its settings stay behind.
     let commits = words.first() == Some(&"do") && lower.contains("commit;");
     if commits || ALONE.iter().any(|alone| starts(alone)) {
         return Kind::Alone;
@@ -197,7 +197,7 @@ fn set(statement: &str) -> Kind<'_> {
         .find(|c: char| c.is_whitespace() || c == '=')
         .unwrap_or(rest.len());
     let name = &rest[..end];
-    // The default is for the transactions to come; what is sent is in one already.
+    // A default counts for later transactions; in the present transaction the level itself is set.
     let now = name
         .strip_prefix("default_")
         .filter(|now| now.starts_with("transaction_"));
@@ -205,7 +205,7 @@ fn set(statement: &str) -> Kind<'_> {
     Kind::Set(name, local)
 }
 
-/// The statements of a text: what is between semicolons, but for those in quotes and comments.
+/// The statements of a text: what is between semicolons outside of quotes and comments.
 fn statements(sql: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let (mut from, mut at) = (0, 0);
@@ -245,7 +245,7 @@ fn quoted(text: &str, quote: char, escapes: bool) -> usize {
         } else if escapes && c == '\\' {
             skip = true;
         } else if c == quote {
-            // A doubled one begins another quoted text at once.
+            // A doubled quote begins another quoted text at once.
             return at + 1;
         }
     }

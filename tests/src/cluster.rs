@@ -1,8 +1,8 @@
 //! One private PostgreSQL: start, stop, kill, connect.
 //!
-//! It keeps its port over restarts, so that clients and poolers find it again, and nothing of it
-//! outlives the value: `Drop` stops it, and the leash does when there is no `Drop`. When a test has passed, `Drop` asks
-//! `once.verify()` in each database first, and under `make test-assert` looks at its files.
+//! A cluster keeps its port over restarts, so that clients and poolers find it again. Nothing of it outlives the value:
+//! `Drop` stops the cluster, and the leash stops it when no `Drop` runs. When a test has passed, `Drop` asks
+//! `once.verify()` in each database first, and under `make test-assert` looks at the database's files.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -27,11 +27,11 @@ use crate::programs::{Output, Programs, run};
 /// Names the directory where the log of each server's start stays; without it logs go with their clusters.
 const KEEP_LOGS: &str = "PG_ONCE_KEEP_LOGS";
 
-/// What must hold between the extension's tables whatever a test has done.
+/// Lists the invariants between the extension's tables that a test has broken.
 pub(crate) const BROKEN: &str =
     "select string_agg(invariant || ': ' || detail, '; ') from once.verify(1000)";
 
-/// The settings of a session that asks that, whatever the test has set for its role and database.
+/// The settings of the session that asks `BROKEN`, whatever the test has set for its role and database.
 const OWN: &str =
     "-c lock_timeout=10s -c statement_timeout=60s -c default_transaction_read_only=off";
 
@@ -53,7 +53,7 @@ pub struct Cluster {
     place: Place,
     port: u16,
     postmaster: Option<Child>,
-    /// Where its sessions go through one (`front`).
+    /// The pooler, where the cluster's sessions go through one (`front`).
     front: OnceLock<PgBouncer>,
     /// The test has damaged the extension's tables by hand, or takes the extension's files away.
     damaged: AtomicBool,
@@ -131,7 +131,7 @@ impl Cluster {
         self.url_as(SUPERUSER, db)
     }
 
-    /// The same for another role.
+    /// Like [`Cluster::url`], for another role.
     #[must_use]
     pub fn url_as(&self, user: &str, db: &str) -> String {
         format!("postgresql://{user}@127.0.0.1:{}/{db}", self.port)
@@ -262,7 +262,7 @@ impl Cluster {
             StopMode::Immediate => Signal::SIGQUIT,
         };
         if child.try_wait()?.is_some() {
-            // Its pid may be somebody else's by now.
+            // The pid may be another process's by now.
             return Ok(());
         }
         let pid = Pid::from_raw(i32::try_from(child.id())?);
@@ -344,7 +344,7 @@ impl Cluster {
         Ok(output.stdout.trim_end().to_owned())
     }
 
-    /// An empty one; where logs stay, a link leads there.
+    /// An empty log; where logs are kept, a link to a file there.
     fn new_log(&self) -> Result<File> {
         static LOGS: AtomicU32 = AtomicU32::new(0);
         let path = self.log_path();
@@ -362,7 +362,7 @@ impl Cluster {
         self.directory().join("server.log")
     }
 
-    /// This test damages the extension's tables or files by hand: `once.verify` would find it at the end.
+    /// This test damages the extension's tables or files by hand: `once.verify` would find the damage at the end.
     pub fn expect_damage(&self) {
         self.damaged.store(true, Ordering::Relaxed);
     }

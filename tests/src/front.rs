@@ -1,9 +1,9 @@
-//! Which way the sessions of the tests go in: through PgBouncer in transaction mode where `PG_ONCE_POOLER=1` asks
-//! for that, else directly.
+//! How the tests' sessions connect: through PgBouncer in transaction mode where `PG_ONCE_POOLER=1` asks for that, else
+//! directly.
 //!
 //! A cluster has one pooler, started by the first session that comes, and it stays while the server is killed,
-//! restarted and promoted, as in production. `Cluster::connect` goes directly in any case: for looking at others, for
-//! what a pooler in transaction mode cannot do, and for seeing that a server is gone, which a pooler hides.
+//! restarted and promoted, as in production. `Cluster::connect` is direct in any case: to look at other sessions, to do
+//! what a pooler in transaction mode cannot do, and to see that a server is gone, which a pooler hides.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const VARIABLE: &str = "PG_ONCE_POOLER";
 /// Server sessions for each role in each database: more than any test has in transactions at a time.
 const SERVERS: u32 = 100;
 
-/// How long a pooler may take to find the server again that was away.
+/// How long a pooler may take to find a server again that was away.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Whether sessions are to go through a pooler.
@@ -44,7 +44,7 @@ impl Cluster {
         let front = self.front_door();
         if front.get().is_none() {
             let pooler = self.pgbouncer(PoolMode::Transaction, SERVERS, &[])?;
-            // Nobody else is here.
+            // The lock keeps others out, so this cannot fail.
             let _ = front.set(pooler);
         }
         Ok(front.get())
@@ -61,7 +61,7 @@ impl Cluster {
         })
     }
 
-    /// A session that goes in that way. Through a pooler it has a name of its own (`race::Session`), and it has been
+    /// A session that connects this way. Through a pooler it has a name of its own (`race::Session`), and it has been
     /// answered once: a pooler lets clients in before it knows that the server is back.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Cluster {
         }
     }
 
-    /// The same for the superuser.
+    /// Like [`Cluster::enter_as`], for the superuser.
     ///
     /// # Errors
     /// As [`Cluster::enter_as`].

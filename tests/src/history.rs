@@ -1,11 +1,11 @@
-//! A scope's past: thousands of finished keys, and one that its client left in the middle, as long ago as a test says.
+//! A scope's past: thousands of finished keys, and a key that its client abandoned, as long ago as a test says.
 //!
-//! The real clock goes on, because a pretended one moves no mark of key_abandon; the rows are dated back, before the
-//! first sweep.
+//! The tests use the real clock, because key_abandon stores no mark under a pretended clock. The rows are dated back
+//! before the first sweep.
 
 use crate::playground::Playground;
 
-/// So many finished keys a millisecond apart, the last of which was to be looked at so long ago.
+/// Inserts `count` finished keys, a millisecond apart; the look_at of the last key is `ago` in the past.
 pub async fn finished(play: &Playground, scope: &str, name: &str, count: u32, ago: &str) {
     play.show(&format!(
         "insert into once.key (token, lease_until, claimed_at, created_at, look_at, reap_at, ttl_us, attempt,
@@ -20,7 +20,7 @@ pub async fn finished(play: &Playground, scope: &str, name: &str, count: u32, ag
     .await;
 }
 
-/// A key that was claimed, and whose lease ran out so long ago.
+/// Claims a key and dates it back: its lease expired at least `ago` in the past.
 pub async fn abandoned(play: &Playground, scope: &str, key: &str, ago: &str) {
     play.show(&format!(
         "select once.key_claim('{scope}', '{key}', lease => '1 microsecond')"
@@ -29,7 +29,7 @@ pub async fn abandoned(play: &Playground, scope: &str, key: &str, ago: &str) {
     date_back(play, scope, key, ago).await;
 }
 
-/// As if it had been claimed so long ago.
+/// Dates a key back, as if it had been claimed `ago` in the past.
 pub async fn date_back(play: &Playground, scope: &str, key: &str, ago: &str) {
     play.show(&format!(
         "update once.key set look_at = now() - interval '{ago}', claimed_at = now() - interval '{ago}',

@@ -1,12 +1,11 @@
 //! Kills what a program started when the program is gone, however it went.
 //!
-//! A leash is a small shell that waits on a pipe whose other end only we hold. When we drop it,
-//! exit, panic or are killed with SIGKILL, the kernel closes that end; the shell then kills every
-//! process whose working directory is inside the leashed directory, and removes the directory.
-//! A server is asked first (SIGQUIT), because one that is killed leaves its shared memory behind: a few thousand such
-//! segments, and no server starts on this machine any more.
-//! `PR_SET_PDEATHSIG` would not do: it fires when the *thread* that started the server ends, and
-//! `Drop` alone would not do either: nothing runs it for statics or after `kill -9`.
+//! A leash is a small shell that waits on a pipe whose other end only we hold. When we drop it, exit, panic or are
+//! killed with SIGKILL, the kernel closes that end; the shell then kills every process whose working directory is
+//! inside the leashed directory, and removes the directory. A server is asked first (SIGQUIT), because a killed server
+//! leaves its shared memory behind. After a few thousand such segments no server starts on this machine any more.
+//! `PR_SET_PDEATHSIG` would not do: it fires when the *thread* that started the server ends, and `Drop` alone would not
+//! do either: nothing runs it for statics or after `kill -9`.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -107,7 +106,7 @@ pub(crate) fn processes_in(directory: &Path) -> Vec<Pid> {
         .flatten()
         .filter_map(|entry| {
             let id = entry.file_name().to_str()?.parse().ok()?;
-            // Fails for processes that just ended and for those of others: neither is ours.
+            // Fails for processes that just ended and for other users' processes: neither are ours.
             let cwd = std::fs::read_link(entry.path().join("cwd")).ok()?;
             cwd.starts_with(directory).then(|| Pid::from_raw(id))
         })

@@ -23,7 +23,7 @@ create table item (
 create index item_job on item (job_id, id);
 insert into wallet values ('c', 0);";
 
-/// The machine over them.
+/// The machine over these tables.
 pub const JOB: &str = r#"{
   "machine": "job", "table": "job", "id": "id", "status": "status", "version": "version",
   "status_types": ["new", "ready", "running", "done", "failed", "retrying", "archived", "cancelled"],
@@ -149,7 +149,7 @@ pub async fn drain(play: &Playground, max: u32) -> (u64, u64) {
         let now: (u64, u64) = (next().parse().unwrap(), next().parse().unwrap());
         done += now.0;
         failed += now.1;
-        // What cannot be handled at all is failed again each time.
+        // Rows that cannot be handled fail again in each sweep.
         if next() == "f" && now.0 == 0 {
             return (done, failed);
         }
@@ -157,7 +157,7 @@ pub async fn drain(play: &Playground, max: u32) -> (u64, u64) {
     panic!("the sweep does not end");
 }
 
-/// A role of this name that may log in and call the functions of `kind`; made anew if it is there.
+/// A role of this name that may log in and call the functions of `kind`; made unless it is there.
 pub async fn role(play: &Playground, name: &str, kind: &str) {
     play.ensure_role(&format!("{name} login")).await;
     play.show(&format!("select once.grant_role('{name}', '{kind}')"))

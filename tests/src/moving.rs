@@ -33,7 +33,7 @@ impl Cluster {
         copy(&self.directory().join(name), &to.directory().join(name))
     }
 
-    /// Makes the other cluster's roles, with their memberships, those of the superuser left out.
+    /// Makes this cluster's roles in the other cluster, with their memberships, except the superuser.
     ///
     /// # Errors
     /// If a program fails.
@@ -80,7 +80,7 @@ impl Cluster {
             .arg("--new-datadir")
             .arg(self.data_directory());
         run(&mut command)?;
-        // It has left its logs in a folder of a name of its own (before 15: in `work`).
+        // pg_upgrade leaves its logs in a folder with a generated name (before 15: in `work`).
         let logs = self.data_directory().join("pg_upgrade_output.d");
         let mut said = String::new();
         gather(&logs, "pg_upgrade_server.log", &mut said)?;

@@ -2,7 +2,7 @@
 
 use tokio_postgres::{Client, Error};
 
-/// Where set, every test's end asks that beside `once.verify()`: `make test-assert` does so.
+/// Where set, every test ends with this check beside `once.verify()`: `make test-assert` sets it.
 const VARIABLE: &str = "PG_ONCE_PAGES";
 
 /// Whether the files are looked at when a test ends.
@@ -11,7 +11,7 @@ pub fn are_checked() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Ends the other sessions of the database: what they keep locked would be waited for.
+/// Ends the other sessions of the database: the checks would wait for their locks.
 pub(crate) const ALONE: &str = "do $$ begin
     perform pg_catalog.pg_terminate_backend(pid, 10000) from pg_catalog.pg_stat_activity
       where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend';

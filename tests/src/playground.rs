@@ -4,8 +4,8 @@
 //! A row is shown as its columns joined by `|` and NULL as `~`, so that an expectation is one literal.
 //! Time is moved with `once.fake_now`, never by sleeping.
 //!
-//! With PG_ONCE_POOLER=1 every session goes through PgBouncer in transaction mode and brings its settings along in
-//! each transaction (`Carried`), in the binary's cluster (`open`) and in a test's own (`on`). What needs a session of
+//! With PG_ONCE_POOLER=1 every session goes through PgBouncer in transaction mode and brings its settings along in each
+//! transaction (`Carried`), in the binary's cluster (`open`) and in a test's own (`on`). A test that needs a session of
 //! its own says so and why: `directly`, or `of`.
 #![allow(
     clippy::unwrap_used,
@@ -56,7 +56,7 @@ async fn connect(role: &str, name: &str, directly: bool) -> Client {
 pub struct Database {
     /// As the server knows it.
     pub name: String,
-    /// Made here, not by a test that wanted it otherwise.
+    /// Made here, not by a test that wanted another database.
     plain: bool,
     /// The test has damaged the extension's tables by hand.
     damaged: AtomicBool,
@@ -84,7 +84,7 @@ impl Drop for Database {
     }
 }
 
-/// Ends the test program where the database is broken; one without the extension is not.
+/// Ends the test program if the database is broken; a database without the extension is not broken.
 async fn ensure_whole(name: &str, test: &str) {
     let Ok(client) = cluster().connect(name).await else {
         return;
@@ -107,7 +107,7 @@ async fn ensure_whole(name: &str, test: &str) {
     };
     if let Some(broken) = broken {
         let told = format!("test {test} leaves a database that is not whole: {broken}\n");
-        // Past the test harness, which shows what a failed test has printed, and no other thread's.
+        // Past the test harness, which shows the output of failed tests only, and of no other thread.
         let _ = std::io::stderr().write_all(told.as_bytes());
         std::process::exit(101);
     }
@@ -126,8 +126,8 @@ async fn damaged(client: &Client) -> Option<String> {
 const END_SESSIONS: &str =
     "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = $1";
 
-/// Drops a database while the tests go on: it waits for each backend of the cluster to take note, and a test may have
-/// stopped one.
+/// Drops a database in a thread of its own while the tests go on: the DROP waits for each backend of the cluster, and a
+/// test may have stopped one.
 fn drop_later(name: String, test: String) {
     static DROPPED: OnceLock<Sender<(String, String, Sender<()>)>> = OnceLock::new();
     let dropped = DROPPED.get_or_init(|| {
@@ -138,7 +138,8 @@ fn drop_later(name: String, test: String) {
                 let admin = cluster().connect("postgres").await.unwrap();
                 for (name, test, checked) in names {
                     if pages::are_checked() {
-                        // Their locks would be waited for, and the test's thread waits for this one.
+                        // The checks would wait for the locks of these sessions, and the test's thread waits for this
+                        // thread.
                         admin.execute(END_SESSIONS, &[&name]).await.unwrap();
                     }
                     if !test.is_empty() {
@@ -155,18 +156,18 @@ fn drop_later(name: String, test: String) {
     let (checked, is_checked) = mpsc::channel();
     dropped.send((name, test, checked)).unwrap();
     if pages::are_checked() {
-        // The program ends with its last test, whatever is still to be checked. No answer comes; the sender goes.
+        // Waits for the check, because the program ends with its last test. The dropped sender is the answer.
         let _ = is_checked.recv();
     }
 }
 
 /// A session of a superuser in a database of its own, and what a test says in it.
 pub struct Playground {
-    /// For what takes parameters or types.
+    /// The connection, for calls with parameters or types.
     pub client: Client,
-    /// Shared with the other sessions in it.
+    /// Shared with the other sessions in the database.
     pub database: Arc<Database>,
-    /// What it has set; none where the session is its own.
+    /// The settings that the session carries along; None: it has a server session of its own.
     carried: Option<Carried>,
 }
 
@@ -199,8 +200,8 @@ impl Playground {
         Playground::open_as(false).await
     }
 
-    /// The same with sessions of its own, never through a pooler.
-    /// `_why` says what a pooler in transaction mode cannot do for this test.
+    /// Like `open`, with sessions of its own, never through a pooler. `_why` says what a pooler in transaction mode
+    /// cannot do for this test.
     pub async fn directly(_why: &str) -> Playground {
         Playground::open_as(true).await
     }
@@ -234,7 +235,7 @@ impl Playground {
         Playground::on_as(cluster, "postgres", database).await
     }
 
-    /// The same of another role.
+    /// Like `on`, for another role.
     pub async fn on_as(cluster: &Cluster, role: &str, database: &str) -> Playground {
         let client = cluster.enter_as(role, database).await.unwrap();
         let mut play = Playground::of(client, database);
@@ -253,7 +254,7 @@ impl Playground {
         }
     }
 
-    /// This test damages the extension's tables by hand: `once.verify` would find it at the end.
+    /// This test damages the extension's tables by hand: `once.verify` would find the damage at the end.
     pub fn expect_damage(&self) {
         self.database.damaged.store(true, Ordering::Relaxed);
     }
@@ -282,8 +283,8 @@ impl Playground {
         }
     }
 
-    /// A session for looking at the others while this one is in a transaction: there the server shows who is
-    /// connected as it was at the first look, and behind a pooler that changes. None where sessions are their own.
+    /// A session to look at the others with, while this one is in a transaction. In a transaction the server repeats
+    /// its first answer on who is connected, and behind a pooler that changes. None where sessions are their own.
     pub async fn aside(&self) -> Option<Client> {
         self.carried.as_ref()?;
         Some(connect("postgres", &self.database.name, true).await)
@@ -329,12 +330,12 @@ impl Playground {
         answer
     }
 
-    /// The answer to `sql` once its transaction is over: the server tells an error before it rolls back, and whoever
-    /// looks from another session meanwhile meets locks that are about to go. An empty query is answered after that.
+    /// The answer to `sql` once its transaction is over: the server tells an error before it rolls back, and until then
+    /// another session sees locks that are about to go. The server answers an empty query after the rollback.
     async fn ended(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
         let answer = self.client.simple_query(sql).await;
         if answer.is_err() && !self.client.is_closed() {
-            // A session that was ended says so to whoever asks it next.
+            // A session that was ended reports that to the next query.
             let _ = self.client.simple_query("").await;
         }
         answer
@@ -423,7 +424,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Asserts that it is refused with this SQLSTATE.
+    /// Asserts that the statement is refused with this SQLSTATE.
     #[track_caller]
     pub fn fails(self, expected: &'a str) -> impl Future<Output = ()> + 'a {
         let place = Location::caller();

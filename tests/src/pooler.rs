@@ -15,7 +15,7 @@ use crate::leash::kill_all_in;
 use crate::place::{Place, free_port, poll};
 use crate::programs::unprivileged;
 
-/// What the names of clients begin with that `connect_named` gives.
+/// The prefix of the client names that `connect_named` gives.
 pub(crate) const NAMED: &str = "pooled-";
 
 /// When a server connection goes back to the pool.
@@ -122,7 +122,7 @@ impl PgBouncer {
         self.url_as(SUPERUSER, db)
     }
 
-    /// The same for another role, one of those named at the start.
+    /// Like [`PgBouncer::url`], for another role: one of those named at the start.
     #[must_use]
     pub fn url_as(&self, user: &str, db: &str) -> String {
         format!("postgresql://{user}@127.0.0.1:{}/{db}", self.port)

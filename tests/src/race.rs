@@ -56,8 +56,8 @@ impl Lsn {
     }
 }
 
-/// Whom a look for a wait is about: a backend, or behind a pooler the client by its name, since another backend
-/// may serve its next statement.
+/// The session whose wait is looked for: a backend, or behind a pooler a client by its name, since another backend may
+/// serve the client's next statement.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Session {
     pid: i32,

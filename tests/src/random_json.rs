@@ -1,4 +1,4 @@
-//! Random JSON texts made of spellings that meet: equal and nearly equal numbers, names and texts.
+//! Random JSON texts, made of spellings of equal and nearly equal numbers, names and texts.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -133,7 +133,7 @@ pub fn value(random: &mut StdRng, depth: u32) -> String {
     }
 }
 
-/// The same value written otherwise, or one that differs in one small place: by luck.
+/// The same value written otherwise, or a value that differs in one small place, at random.
 pub fn variant(random: &mut StdRng, json: &str) -> String {
     match random.random_range(0..6) {
         0 => format!(" {json}\n"),

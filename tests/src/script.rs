@@ -1,7 +1,7 @@
 //! Statements and their answers as one text, which is read and written more easily than a table of literals.
 //!
-//! A line is a statement, `name: statement` or, behind four spaces, a line of the answer to the one before; `--` begins a
-//! comment.
+//! A line is a statement, `name: statement` or, behind four spaces, a line of the answer to the statement before; `--`
+//! begins a comment.
 #![allow(clippy::panic, reason = "a table that is no table ends the test")]
 
 const INDENT: &str = "    ";
@@ -17,7 +17,7 @@ pub struct Step {
     pub answer: String,
 }
 
-/// The lines but for comments and empty ones.
+/// The lines, without comments and empty lines.
 pub fn lines(text: &'static str) -> impl Iterator<Item = &'static str> {
     let lines = text.lines();
     lines.filter(|line| !line.is_empty() && !line.starts_with("--"))

@@ -31,7 +31,7 @@ pub struct Taken {
 }
 
 impl Stage {
-    /// Topic `t` with subscriber `default`, whose options these are; the clock stands at 0.
+    /// Topic `t` with subscriber `default`, which has these options; the clock stands at 0.
     pub async fn open(options: &str) -> Stage {
         let play = Playground::open().await;
         play.show("select once.topic_set('t', '{}')").await;
@@ -123,7 +123,7 @@ impl Stage {
         self.try_take_as("default", max).await
     }
 
-    /// The same for a subscriber.
+    /// Like `try_take`, for a subscriber.
     pub async fn try_take_as(&self, subscriber: &str, max: u32) -> Option<Taken> {
         let sql = format!(
             "select token, event_id, attempt from once.outbox_take('t', '{subscriber}', {max})"
@@ -237,7 +237,7 @@ impl Stage {
             .await
     }
 
-    /// Everything that is written of deliveries.
+    /// All stored rows about deliveries.
     pub async fn stored(&self) -> String {
         self.play
             .show(

@@ -1,7 +1,7 @@
 //! The first state of a cluster, made by `initdb` once and then copied.
 //!
 //! `initdb` takes most of a second of a processor, and a run of all tests wants hundreds of clusters. A copy gets an
-//! identity of its own, as `initdb` would have given it: what is restored or upgraded tells clusters by that.
+//! identity of its own, as `initdb` would have given it: restores and upgrades tell clusters apart by it.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -37,7 +37,7 @@ impl Template {
         Ok(true)
     }
 
-    /// Keeps the state of a cluster that has never run. Of two who do so at a time, one is first.
+    /// Keeps the state of a cluster that has never run. If two programs do so at the same time, the first one wins.
     pub(crate) fn keep(&self, programs: &Programs, place: &Place) -> Result<()> {
         let aside = Place::new(programs.user())?;
         copy(&place.data(), &aside.data())?;

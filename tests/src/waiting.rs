@@ -22,7 +22,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Sends `sql` through `session`. For what does not wait for long: whoever looks may come too late.
+    /// Sends `sql` through `session`. For a statement that does not wait for long: a look at the server may come too
+    /// late.
     pub fn send(session: Playground, sql: &str) -> Waiting {
         let sql = sql.to_owned();
         let task = tokio::spawn(async move {
@@ -32,7 +33,7 @@ impl Waiting {
         Waiting { task }
     }
 
-    /// The same, and returns once the server says that it waits.
+    /// Like `send`, but returns once the server shows that the statement waits.
     pub async fn begin(watcher: &Playground, session: Playground, sql: &str) -> Waiting {
         let asked = race::Session::of(&session.client).await.unwrap();
         let waiting = Waiting::send(session, sql);
@@ -43,13 +44,13 @@ impl Waiting {
         waiting
     }
 
-    /// The session again, and what its statement came to.
+    /// The session again, and the answer of its statement.
     pub async fn end(self) -> (Playground, Answer) {
         self.task.await.unwrap()
     }
 }
 
-/// So many more sessions, none of which ever waits for long.
+/// Opens `count` more sessions, none of which waits for long.
 pub async fn sessions(play: &Playground, count: usize) -> Vec<Arc<Playground>> {
     let mut sessions = Vec::with_capacity(count);
     for _ in 0..count {
