@@ -22,7 +22,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// SAFETY: `fcinfo` is the one the server passed to the function that is running now.
+    /// SAFETY: the server passed this `fcinfo` to the function that is running now.
     pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo) -> Call {
         Call { fcinfo }
     }

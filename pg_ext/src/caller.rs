@@ -9,7 +9,7 @@ use crate::table;
 use pgrx::pg_sys::{self, Datum, INT8OID};
 use std::ffi::{CStr, CString, c_char};
 
-/// The caller has the rights of a role. A superuser has those of every role; a role that is gone has no members.
+/// The caller has the rights of a role. A superuser has the rights of every role; a role that is gone has no members.
 pub fn has_rights_of(role: Datum) -> bool {
     // SAFETY: both read the system caches.
     unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), oid(role)) }
@@ -27,7 +27,7 @@ pub fn role_of_name(name: &[u8]) -> Option<Datum> {
 }
 
 fn role_named(name: &CStr) -> Option<Datum> {
-    // SAFETY: looks the role up without an error for a missing one.
+    // SAFETY: looks the role up; a missing role is no error.
     let role = unsafe { pg_sys::get_role_oid(name.as_ptr(), true) };
     (role != pg_sys::InvalidOid).then(|| Datum::from(role))
 }

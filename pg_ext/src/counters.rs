@@ -197,7 +197,7 @@ pub fn count_uncommitted_step() {
     }
 }
 
-/// The number of uncommitted steps since the start, and the time of the last one; None where nothing is counted.
+/// The number of uncommitted steps since the start, and the time of the last such step; None where nothing is counted.
 pub fn uncommitted_steps() -> Option<(u64, i64)> {
     let Mine::At(slot, _) = mine() else {
         return None;
@@ -206,8 +206,8 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
     Some((slot.uncommitted_steps.load(Relaxed), last))
 }
 
-/// All claims since the start, and those since the older sample: five to ten minutes, or longer if metrics was called
-/// less often. None where nothing is counted.
+/// All claims since the start, and the claims since the older sample: five to ten minutes, or longer if metrics was
+/// called less often. None where nothing is counted.
 pub fn claims() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;

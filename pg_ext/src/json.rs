@@ -124,8 +124,8 @@ pub fn jsonb_text(jsonb: Datum) -> Vec<u8> {
     }
 }
 
-/// Decodes a JSON string literal. None: it is no string, or one that a text of this database cannot hold (NUL, half a
-/// surrogate pair, a character that the encoding lacks).
+/// Decodes a JSON string literal. None: the literal is no string, or a text of this database cannot hold the string
+/// (NUL, half a surrogate pair, a character that the encoding lacks).
 pub fn string(written: &[u8]) -> Option<Cow<'_, [u8]>> {
     let inside = written.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     match inside.contains(&b'\\') {

@@ -30,7 +30,7 @@ mod key;
 mod inbox;
 
 // The declared states and moves of one of the user's tables, and `transition`. A definition is checked in
-// machine/validate.rs; machine_check (doctor/check.rs) compares a stored one with today's tables.
+// machine/validate.rs; machine_check (doctor/check.rs) compares a stored definition with today's tables.
 mod machine;
 
 // Work on one row under a lease.

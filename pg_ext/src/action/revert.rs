@@ -34,7 +34,7 @@ const LONGEST_BACKOFF_US: i64 = 3_600_000_000;
 /// The longest time that a batch with failures goes on. The next call takes the rest.
 const TURN: Duration = Duration::from_secs(1);
 
-/// $1 ids. Locks the rows in the order of their ids and skips locked ones.
+/// $1 ids. Locks the rows in the order of their ids and skips rows that others have locked.
 const TAKE: &str = "
     SELECT {id}::pg_catalog.text, {status}::pg_catalog.text FROM {table} AS t
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) ORDER BY {id} FOR NO KEY UPDATE OF t SKIP LOCKED";

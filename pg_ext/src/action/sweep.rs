@@ -16,7 +16,7 @@ use crate::subxact::Failure;
 use crate::swept::{self, ACTION_RELEASE, Swept};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// The most leases read for each row that may be swept. Ended and locked leases must not hide due ones.
+/// The most leases read for each row that may be swept. Ended and locked leases must not hide due leases.
 const LOOKS_PER_ROW: usize = 1_000;
 /// The most ended or extended leases that are rewritten or deleted for each row that may be swept.
 const TIDIED_PER_ROW: usize = 10;
@@ -170,7 +170,7 @@ fn next_leases(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> L
     chunk
 }
 
-/// Deletes leases that ended long enough ago, and sets look_at of the others. Returns how many leases it changed.
+/// Deletes leases that ended long enough ago, and sets look_at of the other leases. Returns how many leases it changed.
 fn tidy(keys: &[[u8; 16]]) -> Result<i64> {
     let mut tidied = 0;
     let table = Table::to_write(TABLE)?;

@@ -48,7 +48,7 @@ pub fn cancel_items(call: &Call) -> Result<Datum> {
     let mut args = vec![Some(torn.id.value), Some(Datum::from(i64::from(max)))];
     args.extend(after.map(|id| Some(id.value)));
     let rows = Rows::begin(call);
-    // Reads the latest snapshot: an item that an older one misses would be confirmed as deleted.
+    // Reads the latest snapshot: an item that is missing from an older snapshot would be confirmed as deleted.
     for row in plan.query_latest(&args)? {
         rows.push(&[column(&row, 0), column(&row, 1)]);
     }

@@ -97,8 +97,8 @@ pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String
     Ok(None)
 }
 
-/// Part of a machine's sweep: closes orphaned teardowns among the oldest open ones. A teardown is orphaned if its row
-/// was deleted. The inner error counts as a failure of the machine.
+/// Part of a machine's sweep: closes orphaned teardowns among the oldest open teardowns. A teardown is orphaned if its
+/// row was deleted. The inner error counts as a failure of the machine.
 pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>> {
     subxact::attempt_briefly(|| {
         let present = StoredMachine::find(machine)?.and_then(|stored| stored.table());
@@ -175,7 +175,7 @@ fn next_open(
     Ok(Some(open).filter(|open| !open.is_empty()))
 }
 
-/// Status and flag of the rows that exist, by id: in this statement's snapshot, or in the latest one.
+/// Status and flag of the rows that exist, by id: in this statement's snapshot, or in the latest snapshot.
 fn rows_present(
     machine: &Machine,
     open: &[OpenTeardown],

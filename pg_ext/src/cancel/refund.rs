@@ -64,7 +64,7 @@ const REFUND: &str = "
            done.items, done.good_items, done.amount OPERATOR(pg_catalog.=) total.amount
       FROM total CROSS JOIN done LEFT JOIN paid ON true";
 
-/// The amount that an item gives back; NULL for an invalid one.
+/// The amount that an item gives back; NULL if it is invalid.
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 

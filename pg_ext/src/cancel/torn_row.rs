@@ -86,7 +86,7 @@ impl TornRow {
         }
     }
 
-    /// The teardown of a cancelled row; None: it was cancelled without one.
+    /// The teardown of a cancelled row; None: the row was cancelled without a teardown.
     pub fn past_record(&self) -> Result<Option<Teardown>> {
         Teardown::find(&self.machine, &self.id, &Snapshot::latest())
     }

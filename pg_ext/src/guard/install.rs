@@ -31,7 +31,7 @@ use pgrx::pg_sys::{self, BOOLOID, BYTEAOID, Datum, TEXTOID};
 use sha2::{Digest, Sha256};
 use std::ffi::CStr;
 
-// The guards of a machine, without the ones that partitions have from their parents.
+// The guards of a machine, without the guards that partitions inherit.
 const PRESENT: &CStr = c"
     SELECT t.tgrelid, t.tgname::text, p.proname::text, t.tgtype & 2 <> 0,
            t.tgenabled IN ('O', 'A') AND t.tgtype & 29 = 29 AND t.tgconstraint = 0 AND t.tgqual IS NULL
@@ -96,8 +96,8 @@ fn are_those_wanted(machine: &str, present: &[PresentGuard], wanted: &[WantedGua
     wanted.len() == present.len() && wanted.iter().all(|w| present.iter().any(|p| serves(p, w)))
 }
 
-/// Whether the guard is marked as on, is as machine_guard makes it, and fires on every table below.
-/// A table that inherits from a guarded one cannot have a guard, so it does not count.
+/// Whether the guard is marked as on, is as machine_guard makes it, and fires on every table below. A table that
+/// inherits from a guarded table cannot have a guard, so it does not count.
 fn is_whole(machine: &Machine) -> Result<bool> {
     let name = machine.name();
     let is_marked = StoredMachine::find(&from_utf8(name))?.is_some_and(|s| s.guarded());
@@ -113,7 +113,7 @@ fn is_whole(machine: &Machine) -> Result<bool> {
     Ok(is_whole)
 }
 
-/// Drops all guards of the machine and creates the wanted ones. Locks each table in the mode that the DDL needs.
+/// Drops all guards of the machine and creates the wanted guards. Locks each table in the mode that the DDL needs.
 pub fn replace_guards(machine: &str, wanted: &[WantedGuard]) -> Result<()> {
     let present = lock_guarded(machine, wanted)?;
     present.iter().try_for_each(PresentGuard::remove)?;
@@ -286,7 +286,7 @@ impl GuardTime {
     }
 
     /// Triggers of one kind fire in the order of their names. "~" is the last printable character of ASCII, and "!" is
-    /// the first one after the blank.
+    /// the first character after the blank.
     fn place(self) -> char {
         match self {
             GuardTime::Before => '~',

@@ -30,7 +30,7 @@ const BELOW: &CStr = c"
 
 static ALL_BELOW: Kept = Kept::new(BELOW, &[OIDOID, TEXTOID, TEXTOID, BYTEAOID]);
 
-/// How a guard stands on a table, or on one below it.
+/// The state of a guard on a table, or on a table below it.
 pub struct GuardStanding {
     pub table: String,
     /// None: the guard is missing.
@@ -41,7 +41,7 @@ pub struct GuardStanding {
     pub refuses_moves: bool,
 }
 
-/// How the guard stands on a table and on everything below it.
+/// The state of the guard on a table and on each table below it.
 pub fn guard_standing(machine: &str, table: &Relation) -> Result<Vec<GuardStanding>> {
     let name = |time: GuardTime| row::text(&from_utf8(&time.trigger_name(machine)));
     let args = [

@@ -1,10 +1,10 @@
 //! janitor: the sweeps. Each task is one bounded pass over due rows, taken with SKIP LOCKED, so that any number of
 //! sessions may sweep at once.
 //!
-//! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`]. It runs the task in a
-//! subtransaction and records its end in once.janitor (`swept.rs`). A failed task stops no other one. The whole call
-//! fails only by a cancellation, a shutdown, a lost race above READ COMMITTED, or a check before the subtransaction: of
-//! a read-only transaction, and for action_release of the caller's deferred constraints.
+//! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`]. That function runs the task in a
+//! subtransaction and records the result in once.janitor (`swept.rs`). A failed task stops no other task. The whole
+//! call fails only by a cancellation, a shutdown, a lost race above READ COMMITTED, or a check before the
+//! subtransaction: of a read-only transaction, and for action_release of the caller's deferred constraints.
 //!
 //! A task that raises is undone as a whole and counts 1 in `failed`; otherwise `failed` counts rows of action_release
 //! and subscribers of outbox_requeue. `sweep()` tries it again at the next call, the worker after once.janitor_naptime

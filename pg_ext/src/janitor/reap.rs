@@ -1,5 +1,5 @@
 //! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: each is one statement on the extension's own tables.
-//! It takes the oldest due rows (dead_reap: of each subscriber) and skips locked ones.
+//! The statement takes the oldest due rows (dead_reap: of each subscriber) and skips locked rows.
 
 use crate::clock;
 use crate::error::Result;
@@ -15,9 +15,9 @@ use std::ffi::CStr;
 
 // Deletes keys with their steps. later: a finished key that is not due yet is looked at again when its gone_for ends,
 // but at the latest after a day or, if that is longer, after the time since it expired. So a lowered gone_for frees
-// space soon, and a long one costs few writes. An unfinished key is looked at again after its ttl, but not within ten
-// minutes; a running one becomes pending, in case a clock that stepped back has hidden it from key_abandon. These keys
-// count towards the bound, not towards the rows done.
+// space soon, and a long gone_for costs few writes. An unfinished key is looked at again after its ttl, but not within
+// ten minutes; a running key becomes pending, in case a clock that stepped back has hidden it from key_abandon. These
+// keys count towards the bound, not towards the rows done.
 const KEY_REAP: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,

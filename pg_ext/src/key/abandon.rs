@@ -125,7 +125,7 @@ pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     Ok(Some(swept))
 }
 
-/// Moves the unfinished keys, and those that were locked in an earlier run.
+/// Moves the unfinished keys, and the keys that an earlier run found locked.
 fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
     let unfinished = overdue.iter().flat_map(OverdueKeys::unfinished);
     let ids: Vec<String> = unfinished.map(|(_, id)| hex(id)).collect();
@@ -144,7 +144,7 @@ pub struct OverdueKeys {
     from: i64,
     /// All entries with a look_at up to this time are here.
     upto: i64,
-    /// look_at of each entry, and the id of the unfinished ones.
+    /// look_at of each entry, and the id of each unfinished key.
     read: BinaryHeap<(i64, Option<[u8; 16]>)>,
     /// How many are unfinished.
     found: usize,

@@ -1,5 +1,5 @@
 //! The canonical bytes of `jsonb.rs`, written from a json text without making a jsonb of it. Answers None for a text
-//! that is better left to the server: a long or deep text, or one with a value that jsonb may refuse.
+//! that is better left to the server: a long or deep text, or a text with a value that jsonb may refuse.
 
 use super::jsonb::tagged;
 use crate::call::ToUtf8;

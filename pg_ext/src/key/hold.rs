@@ -104,8 +104,8 @@ pub fn put_lease(row: &mut KeyRow, until: i64) -> Result<()> {
     Ok(())
 }
 
-/// If the scope declares its points, a key never moves back. From a point that is no longer declared, it may move to
-/// any declared one.
+/// If the scope declares its points, a key never moves back. From a point that is no longer declared, the key may move
+/// to any declared point.
 fn ensure_forward(options: &ScopeOptions, row: &KeyRow, point: &[u8]) -> Result<()> {
     let Some(points) = options.recovery_points() else {
         return Ok(());

@@ -272,7 +272,7 @@ pub fn all_options(scope: &[u8]) -> Result<Datum> {
     spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a scope without options"))
 }
 
-/// Checks one option, and stores its value in `given` where SQL does not read it itself.
+/// Checks one option, and stores its value in `given`, except values that the SQL statement reads itself.
 fn read_option(option: &Member, given: &mut ScopeChange) -> Result<()> {
     match option.name {
         b"lease" => given.lease_us = option.duration(1)?,

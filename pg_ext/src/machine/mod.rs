@@ -6,7 +6,7 @@
 //! and teardowns, `transition` and `transition_many` for callers; `after` is what a move leaves behind (its `history`,
 //! its event). `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`, `money`;
 //! `predicate` reads a `when`). `inspect` and `diagram` show a definition. machine_define is in `guard/define.rs` and
-//! machine_check in `doctor/check.rs`, because they use nouns that import this one.
+//! machine_check in `doctor/check.rs`, because these two use nouns that import `machine`.
 
 pub mod after;
 pub mod changes;

@@ -81,7 +81,7 @@ impl Machine {
         Machine::fitted(name, &StoredMachine::existing(name)?)
     }
 
-    /// The machine of a stored row: the cached one if it still fits.
+    /// The machine of a stored row: the cached machine if it still fits the row.
     pub fn fitted(name: &[u8], stored: &StoredMachine) -> Result<Rc<Machine>> {
         if let Some(machine) = known(name)
             && machine.revision == stored.revision()
@@ -229,7 +229,7 @@ impl Machine {
         }
     }
 
-    /// A kept statement; `key` tells it apart from the machine's others.
+    /// A kept statement; `key` tells it apart from the machine's other statements.
     pub fn plan(
         &self,
         key: impl AsRef<[u8]>,

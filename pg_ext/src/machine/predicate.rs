@@ -199,7 +199,7 @@ unsafe extern "C-unwind" fn unnamed(node: *mut Node, found: *mut c_void) -> bool
     if node.is_null() {
         return false;
     }
-    // SAFETY: a node is what its tag says; the context is the one that `first` gave.
+    // SAFETY: a node is what its tag says; `first` gave the context.
     unsafe {
         let is_unnamed = match (*node).type_ {
             NodeTag::T_CaseExpr => !(*node.cast::<pg_sys::CaseExpr>()).arg.is_null(),
@@ -219,7 +219,7 @@ unsafe extern "C-unwind" fn unnamed(node: *mut Node, found: *mut c_void) -> bool
 /// Finds the smallest part that is not immutable.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn mutable(node: *mut Node, found: *mut c_void) -> bool {
-    // SAFETY: null or a node of a complete tree; the context is the one that `first` gave.
+    // SAFETY: null or a node of a complete tree; `first` gave the context.
     unsafe {
         if node.is_null() || !pg_sys::contain_mutable_functions(node) {
             return false;
@@ -274,7 +274,7 @@ impl Opened {
     }
 
     fn ensure_names_its_operators(&self, expression: *mut Node) -> Result<()> {
-        // SAFETY: the visitor's context is the one that `first` gives.
+        // SAFETY: `first` gives the visitor's context.
         let Some(part) = (unsafe { first(expression, unnamed) }) else {
             return Ok(());
         };
@@ -295,8 +295,8 @@ impl Opened {
     }
 
     fn ensure_immutable(&self, expression: *mut Node) -> Result<()> {
-        // SAFETY: a complete tree; the planner makes a copy and fills in default arguments. The visitor's context is
-        // the one that `first` gives.
+        // SAFETY: a complete tree; the planner makes a copy and fills in default arguments. `first` gives the visitor's
+        // context.
         let part = unsafe {
             first(expression, mutable).or_else(|| {
                 first(

@@ -1,7 +1,7 @@
 //! Qualifies every name of an expression, also those of pg_catalog.
 //!
 //! The server writes a name bare where its search_path finds it, and pg_catalog is always searched. But a session may
-//! put another schema before pg_catalog, or a temporary one. So the text is parsed once more: each bare operator,
+//! put another schema, or a temporary schema, before pg_catalog. So the text is parsed once more: each bare operator,
 //! function, type or collation that the grammar sees gets `pg_catalog.`. A literal with a backslash becomes E'...',
 //! which does not depend on standard_conforming_strings.
 //!
@@ -82,8 +82,8 @@ unsafe extern "C-unwind" fn visit(node: *mut Node, context: *mut c_void) -> bool
     if node.is_null() {
         return false;
     }
-    // SAFETY: a node of the grammar's tree, read as what its tag says; the context is the one `qualified`
-    // gave, and nobody else uses it meanwhile.
+    // SAFETY: a node of the grammar's tree, read as what its tag says; `qualified` gave the context, and nobody else
+    // uses the context meanwhile.
     unsafe {
         let found = &mut *context.cast::<Found>();
         match (*node).type_ {

@@ -1,5 +1,5 @@
 //! The checks that need no table: rules 2 to 6 of claim states (rule 1 is `claim_state` in read.rs), and the moves
-//! between statuses. One function per check; of two that find the same mistake the more precise one reports it.
+//! between statuses. One function per check; if two checks find the same mistake, the more precise check reports it.
 
 use super::after::Emitting;
 use super::definition::{ANYBODY, Definition, Step};
@@ -226,7 +226,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A step begins in a status where a row waits, so not in a claim state. Rule 4 reports the step's own ones.
+    /// A step begins in a status where a row waits, so not in a claim state. Rule 4 reports the step's own claim
+    /// states.
     fn claim_states_are_no_step_status(&self) {
         for mention in &self.mentions {
             if let Place::StepStatus(step) = mention.place
@@ -269,7 +270,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Success leads out of the lease, so not into a claim state. Rule 5 reports the claim's own one.
+    /// Success leads out of the lease, so not into a claim state. Rule 5 reports the claim's own claim state.
     fn claim_states_are_no_success(&self) {
         for mention in &self.mentions {
             let Place::Success(step, requester) = mention.place else {
@@ -288,7 +289,7 @@ impl<'a> Rules<'a> {
     }
 
     /// A row that a sweep reverts can be claimed again: revert_to is neither terminal nor a claim state. (Rule 3
-    /// reports the claim's own one.)
+    /// reports the claim's own claim state.)
     fn reverts_lead_to_a_status_that_waits(&self) {
         for claim in self.claims {
             let revert = quoted(claim.revert);

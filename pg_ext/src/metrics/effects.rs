@@ -8,7 +8,8 @@ use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most failures that are read of all subscribers, and the most receipts of each failing one; the newest first.
+/// The most failures that are read in all, and the most receipts that are read of each failing subscriber; the newest
+/// first.
 const FAILURES: i64 = 4_000;
 const RECEIPTS: i64 = 300;
 

@@ -36,7 +36,7 @@ pub const SEGMENTS: [Home; 4] = [
     },
 ];
 
-/// The table that says which segment is the current one.
+/// The table that names the current segment.
 pub const SEGMENT: Name = c"segment";
 
 /// Events that were copied from their segment, and delayed and redriven events.
@@ -97,7 +97,7 @@ pub fn homes() -> impl Iterator<Item = &'static Home> {
     SEGMENTS.iter().chain(std::iter::once(&KEPT))
 }
 
-/// An event by its place; a delayed or redriven one is found under every lane.
+/// An event by its place; a delayed or redriven event is found under every lane.
 pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
     let snapshot = Snapshot::latest();
     let lanes = [lane, DELAYED_LANE];
@@ -132,7 +132,7 @@ pub fn needed(topic: &Topic, lane: i32, event_id: i64) -> Result<Event> {
     })
 }
 
-/// The current segment: the one opened last.
+/// The current segment: the segment that was opened last.
 pub fn current_segment(snapshot: &Snapshot) -> Result<usize> {
     let table = Table::to_read(SEGMENT)?;
     let mut scan = table.scan(c"segment_pkey", &mut [], snapshot)?;

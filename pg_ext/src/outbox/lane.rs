@@ -19,7 +19,7 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// The most events that one take puts behind others of their key, or puts back from expired batches.
+/// The most events that one take puts behind earlier events of their key, or puts back from expired batches.
 const MOST_BEHIND: usize = 10_000;
 
 /// A lane under this take's lock.
@@ -38,7 +38,7 @@ struct LaneTake {
     ids: Vec<i64>,
     redelivered: bool,
     suspect: bool,
-    /// Events put behind others of their key.
+    /// Events put behind earlier events of their key.
     behind: usize,
 }
 

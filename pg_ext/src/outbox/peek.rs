@@ -172,7 +172,7 @@ impl Peek<'_> {
         Ok(())
     }
 
-    /// Adds the events that these batches hold; true: one of their leases is alive.
+    /// Adds the events that these batches hold. True: the lease of one of the batches is alive.
     fn look_in_batches(&mut self, tokens: Vec<i64>, snapshot: &Snapshot) -> Result<bool> {
         let mut is_out = false;
         for token in tokens {

@@ -4,7 +4,7 @@
 //! lane: no event was pending, no batch was out, and no row of once.retry was due. That take could not see the events
 //! of two kinds of transactions:
 //! - A transaction that had its id when the take began. If it has ended since, `unended` is different now.
-//!   - A transaction that got its id later, and its event ids after that. Then the sequence of event ids has moved on.
+//! - A transaction that got its id later, and its event ids after that. Then the sequence of event ids has moved on.
 //!
 //! A redrive takes an event id, too, so that the sequence moves on. A row of once.retry outside a batch becomes due at
 //! a known time (`next_due`). While a batch is out, a take of this backend stores no memory. DROP and CREATE EXTENSION

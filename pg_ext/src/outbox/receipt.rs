@@ -130,8 +130,8 @@ impl Ledger {
         self.left.get(&event_id).is_some_and(|left| left.1)
     }
 
-    /// Splits the events of a call into held ones and others, each once. NULL means all held events; if none is held,
-    /// the events that the last call named.
+    /// Splits the events of a call into held events and other events, without repeats. NULL means all held events; if
+    /// no event is held, the events that the last call named.
     pub fn split(&self, wanted: Option<&[i64]>) -> (Vec<i64>, Vec<i64>) {
         let Some(wanted) = wanted else {
             let named = |id: &i64| !self.has_left(*id, LeftBy::Lost);

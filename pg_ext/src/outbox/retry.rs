@@ -3,8 +3,8 @@
 //!
 //! A row is in a batch (token), due from a time on (a finite due_at), or waits (infinity). In a lane without keys no
 //! row waits. In a keyed lane the first row of a key has the lowest event_id, and no later row is handed out before it.
-//! Invariant: a first row never waits. So every write that removes a row, or makes another one the first, ends with
-//! [`free`]: it makes a waiting first row due now. A row that is inserted ahead of others (a redriven event, or an
+//! Invariant: a first row never waits. So every write that removes a row, or makes another row the first, ends with
+//! [`free`], which makes a waiting first row due now. A row that is inserted ahead of others (a redriven event, or an
 //! event that was committed late) is due by itself. Rows behind the first may have a due_at of their own, and keep it.
 //!
 //! A row in a batch is changed under the lock of the batch. Any other row is changed by a take that holds the lane, or

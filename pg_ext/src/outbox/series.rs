@@ -16,7 +16,7 @@ static BEGIN: Kept = Kept::new(
       SELECT coalesce(max(series), 0) + 1, $1 FROM once.series",
     &[INT8OID],
 );
-/// Event ids go on above the restored ones, also where the sequence was not restored.
+/// Event ids go on above the restored event ids, even if the sequence was not restored.
 static GO_ON: Kept = Kept::new(
     c"SELECT setval('once.event_id', greatest(last.id, (SELECT last_value FROM once.event_id)))
         FROM (SELECT max(id) AS id
@@ -43,7 +43,7 @@ fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     Ok(ours.and_then(|slot| number(&slot, 1)).map(|n| n as i32))
 }
 
-/// The series of this incarnation, or the one that its first event would begin; writes nothing.
+/// The series of this incarnation, or the series that its first event would begin; writes nothing.
 pub fn present(snapshot: &Snapshot) -> Result<i32> {
     if let Some(series) = find(snapshot)? {
         return Ok(series);

@@ -126,13 +126,13 @@ pub fn lock_of(subscriber: &Subscriber, lane: i32) -> u64 {
     (subscriber.id as u64) << 32 | u64::from(lane as u32)
 }
 
-/// The order in which this backend tries a subscriber's lanes: first those where it found events lately, in turn, then
-/// the others. Every ROUNDth take begins with the others.
+/// The order in which this backend tries a subscriber's lanes: first the lanes where it found events lately, in turn,
+/// then the other lanes. Every ROUNDth take begins with the other lanes.
 struct LaneOrder {
     takes: u32,
     /// Lanes where events were found lately, the longest ago first.
     found: Vec<i32>,
-    /// The lane with which the others begin.
+    /// The first of the other lanes.
     start: usize,
 }
 

@@ -82,8 +82,8 @@ impl Topic {
         })
     }
 
-    /// For an event with a row for each subscriber: no subscriber is made or dropped before this transaction has ended.
-    /// Waits for an open transaction that makes or drops one.
+    /// Keeps the topic's subscribers until this transaction ends, because a delayed event gets a row for each
+    /// subscriber. Waits for an open transaction that makes or drops a subscriber.
     pub fn hold_subscribers(&self) {
         wait_shared(self.subscribers_lock());
     }

@@ -1,5 +1,5 @@
-//! The part of the log that a lane is in: the events that one snapshot saw and an earlier one did not, in the order of
-//! event ids.
+//! The part of the log that a lane is in: the events that one snapshot saw and an earlier snapshot did not, in the
+//! order of event ids.
 //!
 //! Most of them have ids above the earlier snapshot's `high`: they are one range of the index by position. The others
 //! belong to transactions that the earlier snapshot saw running (`late`): each transaction is a range of the index by

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 const LONGEST_US: i64 = 1_000_000;
-/// The most values remembered of one table; one more, and all are forgotten.
+/// The most values remembered of one table; a further value makes all be forgotten.
 const MOST: usize = 1_000;
 
 /// Values read from one table, by name; kept in a `static`.
@@ -68,7 +68,7 @@ impl<T> Recalled<T> {
     }
 }
 
-/// A copy of a row that outlives its table's page.
+/// A copy of a row; the copy outlives the row's page.
 pub struct KeptRow {
     tuple: pg_sys::HeapTuple,
     values: Vec<Option<Datum>>,

@@ -75,7 +75,7 @@ impl<C: ColumnNumber, const COLUMNS: usize> Record<C, COLUMNS> {
         table.insert(&self.values)
     }
 
-    /// Writes this row over the one at `tid`.
+    /// Writes this row over the row at `tid`.
     pub fn update_at(&self, table: &Table, tid: pg_sys::ItemPointerData) -> Result<WriteOutcome> {
         table.update(tid, &self.values)
     }

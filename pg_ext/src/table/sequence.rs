@@ -1,4 +1,4 @@
-//! A sequence of the extension: the next number, and the last one that was given out.
+//! A sequence of the extension: the next number, and the last number that was given out.
 
 use super::{Name, Table};
 use crate::error::Result;
@@ -27,7 +27,7 @@ impl Sequence {
         Ok(unsafe { pg_sys::nextval_internal(oid, false) })
     }
 
-    /// The last number that was given out, read under the lock that the server takes to give one out.
+    /// The last number that was given out, read under the lock that the server takes to give a number out.
     pub fn last(&self) -> i64 {
         // SAFETY: a sequence is one page with one row; pinned and locked while it is read, and nothing here raises
         // between.

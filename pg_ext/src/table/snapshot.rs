@@ -39,7 +39,7 @@ pub fn own_xid_if_any() -> Option<i64> {
     (xid != 0).then_some(xid)
 }
 
-/// A registered snapshot, or the dirty one.
+/// A registered snapshot, or the dirty snapshot.
 pub enum Snapshot {
     Mvcc(pg_sys::Snapshot),
     Dirty(Box<UnsafeCell<pg_sys::SnapshotData>>),

@@ -244,7 +244,7 @@ unsafe fn has_unproven_not_null(desc: pg_sys::TupleDesc) -> bool {
     })
 }
 
-/// True for a foreign key with MATCH FULL, and for a missing one.
+/// True for a foreign key with MATCH FULL, and for a missing foreign key.
 fn matches_in_full(constraint: Oid) -> bool {
     // SAFETY: looks into the system cache; the tuple is a row of pg_constraint until it is released.
     unsafe {

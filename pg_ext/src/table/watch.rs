@@ -1,5 +1,5 @@
 //! Counts the server's messages about changed relations, so that a backend knows when its caches are stale. A message
-//! about a schema counts as one about every relation.
+//! about a schema counts as a message about every relation.
 
 use super::{Name, Table};
 use crate::error::Result;

@@ -2,8 +2,8 @@
 //!
 //! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written in it since or if
 //! the clock has made something due. Otherwise it is idle, and due only after [`settings::longest_pause`]. If the pass
-//! left more to do, the next one is due at once. Somebody has written if the server's count of changed rows in that
-//! database differs from the count before the last pass. So a pass that writes is followed by another one, which
+//! left more to do, the next pass is due at once. Somebody has written if the server's count of changed rows in that
+//! database differs from the count before the last pass. So a pass that writes is followed by another pass, which
 //! usually writes nothing.
 //!
 //! Sessions report their counts after their transaction's end, at the latest ten seconds after. A session that reports

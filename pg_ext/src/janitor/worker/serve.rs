@@ -2,7 +2,8 @@
 //!
 //! A task goes on while more is waiting, up to its share of the pass, so that no task waits long for another. A task
 //! that fails stops no other and rests for once.janitor_naptime. Its second failure in a row is logged, and no later
-//! one until it has succeeded. The first one is not logged, because it may only be a lock that is held for a moment.
+//! failure until the task has succeeded. The first failure is not logged, because its cause may be a lock that is held
+//! for a moment.
 
 use super::board::{self, Answer, PassSlot, Troubles};
 use super::server;

@@ -44,8 +44,8 @@ const PINNED: &[(&CStr, &CStr)] = &[
 
 /// Must be called first: from here on the process reacts to signals.
 pub fn begin() {
-    // SAFETY: handlers of the server, set before signals are let in. A shutdown ends what is running as it ends any
-    // session's statement.
+    // SAFETY: handlers of the server, set before signals are let in. A shutdown ends the running statement, as in any
+    // session.
     unsafe {
         pqsignal(SIGTERM, Some(die));
         pqsignal(SIGHUP, Some(SignalHandlerForConfigReload));

@@ -1,8 +1,8 @@
-//! once.segment: which segment is written to, which are drained, and how one is emptied.
+//! once.segment: which segment is written to, which are drained, and how a segment is emptied.
 //!
 //! Emitters lock their segment as any INSERT does, to the end of their transaction, before they make sure that it is
-//! the current one. So a segment that is not current gets no more events once nobody holds its lock. Such a segment is
-//! marked as drained when all of its needed events are copied.
+//! current. So a segment that is not current gets no more events once nobody holds its lock. Such a segment is marked
+//! as drained when all of its needed events are copied.
 
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
@@ -35,7 +35,7 @@ pub struct Log {
     pub current: usize,
     /// The column `opened` of the segment that was opened last.
     opened: i64,
-    /// The present transaction opened the current segment; other sessions still write to the previous one.
+    /// The present transaction opened the current segment; other sessions still write to the previous segment.
     pub is_opened_here: bool,
     /// For each drained segment a transaction id. A snapshot in which that transaction is running is from before the
     /// mark.
@@ -128,7 +128,7 @@ fn is_blank(segment: usize) -> Result<bool> {
     Ok(Table::to_read(SEGMENTS[segment].table)?.is_blank())
 }
 
-/// Marks a segment as drained. This transaction or earlier ones have copied all of its needed events.
+/// Marks a segment as drained. This transaction or earlier transactions have copied all of its needed events.
 pub fn mark_drained(segment: usize) -> Result<()> {
     // In a snapshot that does not see this transaction's commit, this transaction and the next id are running.
     table::assign_xid();

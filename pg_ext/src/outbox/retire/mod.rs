@@ -1,7 +1,7 @@
 //! The sweep task `outbox_retire`: truncates the segments that no subscriber needs any more.
 //!
 //! The life of a segment:
-//!   1. It is the current one until it is large or idle, and another one is empty.
+//! 1. The segment is current until it is large or idle, and another segment is empty.
 //!   2. The events that a lagging subscriber, an open batch or a retry still needs are copied to once.event_kept, and
 //!      the segment is marked as drained.
 //!   3. In a later transaction, when no snapshot is left from before the commit of that mark, it is truncated.
@@ -58,7 +58,7 @@ fn truncate() -> Result<Swept> {
     Ok(swept)
 }
 
-/// Opens an empty segment when the current one is large, or has been idle and is needed by nobody.
+/// Opens an empty segment when the current one is large, or has been idle and none of its events is needed.
 fn rotate() -> Result<Swept> {
     let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();
