@@ -63,7 +63,7 @@
 //!
 //! # The pool
 //!
-//! A worker needs the connections that its running handlers hold, and one or two more. A heartbeat that
+//! A worker needs the connections that its running handlers hold, and one or two more connections. A heartbeat that
 //! waits too long for a connection loses the lease.
 //!
 //! A pooled connection on which a call timed out ([`Backoff::call_timeout`]) is closed, so that the pool gives up a

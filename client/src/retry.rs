@@ -40,7 +40,7 @@ pub struct Backoff {
     pub call_timeout: Duration,
 }
 
-/// The failures of a loop so far: it gives up, or waits after each.
+/// Counts the failures of a loop; after each failure the loop waits or gives up.
 pub(crate) struct Failures<'b> {
     backoff: &'b Backoff,
     pub(crate) count: u32,

@@ -1,6 +1,6 @@
 //! Owns the way to the shard of a routing value, where the rows of many tenants are spread over databases.
 //!
-//! Invariant: the shard of a routing value is the one that `once.shard_of` names.
+//! Invariant: `once.shard_of` names the same shard for a routing value.
 
 use deadpool_postgres::Pool;
 use sha2::{Digest, Sha256};

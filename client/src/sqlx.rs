@@ -1,7 +1,8 @@
 //! Owns the way to the server over sqlx: through its pool, a connection or a transaction of it.
 //!
-//! Invariant: like the caller's own statements, each statement is prepared once for a connection and kept. Its first
-//! call there takes two round trips, a later call one. A pooled connection on which a call timed out is not used again.
+//! Invariant: like the caller's own statements, each statement is prepared once for a connection and kept. The first
+//! call of a statement on a connection takes two round trips, a later call one. A pooled connection on which a call
+//! timed out is not used again.
 
 use ::sqlx::encode::{Encode, IsNull};
 use ::sqlx::error::BoxDynError;
@@ -16,7 +17,7 @@ use tokio_postgres::types::{self, ToSql};
 use crate::executor::Asked;
 use crate::{Args, Autocommit, Error, Executor, Row};
 
-/// A prepared statement whose function was replaced by one with other columns.
+/// The SQLSTATE of a prepared statement whose function now has other columns.
 const STALE: &str = "0A000";
 
 /// A connection or transaction of sqlx, for calls on it: `lease.complete(&Sqlx::on(&mut transaction), &answer)`.

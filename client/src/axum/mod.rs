@@ -216,7 +216,7 @@ async fn call<S: Service<Q>, Q>(mut service: S, request: Q) -> Result<S::Respons
     service.call(request).await
 }
 
-/// A header's value; a malformed one reads as empty.
+/// A header's value; a malformed value reads as empty.
 fn text<'h>(parts: &'h Parts, name: &str) -> Option<&'h str> {
     let value = parts.headers.get(name)?;
     Some(value.to_str().unwrap_or_default())

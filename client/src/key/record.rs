@@ -1,4 +1,4 @@
-//! Owns the view of a key, and the verdict on a parked one.
+//! Owns the view of a key, and the verdict on a parked key.
 
 use std::time::{Duration, SystemTime};
 

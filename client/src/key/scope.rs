@@ -40,7 +40,7 @@ pub struct Abandoned {
 }
 
 options! {
-    /// The options to change; those not named stay as they are.
+    /// The options to change; options that are not named stay as they are.
     ScopeOptions {
         /// How long a lease lasts.
         lease: Duration,

@@ -43,17 +43,17 @@ pub enum Step {
 /// The answer of [`Lease::step_done`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnd {
-    /// Whether this call recorded the result; `false` if there was one already.
+    /// Whether this call recorded the result; `false` if there was a result already.
     pub recorded: bool,
-    /// The result that counts: the first one written.
+    /// The result that counts: the first result written.
     pub result: Option<Json>,
 }
 
 impl Lease {
     /// Records that a foreign call begins. Commit the record before the call goes out.
     ///
-    /// Beginning again with the same token answers [`Step::First`] again. So a second call within
-    /// one attempt must look first, whatever the answer.
+    /// Beginning again with the same token answers [`Step::First`] again. So before a second call within one attempt,
+    /// ask the other side first, whatever the answer.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

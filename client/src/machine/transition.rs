@@ -1,7 +1,7 @@
 //! Owns the declared move: one row, one conditional UPDATE, and the reason where it was not made.
 //!
-//! Invariant: a lost race is an answer and never an error (under READ COMMITTED). Every reason of
-//! the server is a variant of [`Reason`]; an unknown one is an error.
+//! Invariant: a lost race is an answer and never an error (under READ COMMITTED). Every reason of the server is a
+//! variant of [`Reason`]; an unknown reason is an error.
 
 use std::fmt::Display;
 

@@ -187,8 +187,8 @@ impl Batch {
     /// call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of them with this token (with `None`: if it has acked
-    /// the batch's last events); `ON001` if the lease is lost, or one of the events left the batch otherwise.
+    /// `ON006` if an earlier transaction has acked one of the events with this token (with `None`: has acked the
+    /// batch's last events); `ON001` if the lease is lost, or one of the events left the batch otherwise.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -218,8 +218,8 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked or nacked one of them with this token; `ON001` if the
-    /// lease is lost, or one of the events left the batch otherwise; `22023` for a bad argument.
+    /// `ON006` if an earlier transaction has acked or nacked one of the events with this token; `ON001` if the lease is
+    /// lost, or one of the events left the batch otherwise; `22023` for a bad argument.
     pub async fn nack<E: Executor>(
         &self,
         exec: &E,

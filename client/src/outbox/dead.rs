@@ -90,8 +90,8 @@ impl Subscriber {
         rows.iter().map(DeadLetter::of_row).collect()
     }
 
-    /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first or those named;
-    /// returns how many. Skips those that are no longer dead.
+    /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first or the named events; returns how
+    /// many. Skips events that are no longer dead.
     ///
     /// # Errors
     /// As [`Subscriber::dead`].
@@ -105,8 +105,8 @@ impl Subscriber {
         value(&only(self.rows(exec, REDRIVE, &own).await?)?)
     }
 
-    /// Deletes these dead letters for good, with the record of their attempts; returns how many. Skips
-    /// those that are not dead.
+    /// Deletes these dead letters for good, with the record of their attempts; returns how many. Skips events that are
+    /// not dead.
     ///
     /// # Errors
     /// As [`Subscriber::dead`].

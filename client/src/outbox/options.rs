@@ -25,7 +25,7 @@ const GRANTED_LEASE: &str = "SELECT (extract(epoch FROM least(coalesce($3, \
                              FROM once.subscriber_get(topic => $1, subscriber => $2) AS options";
 
 options! {
-    /// The options of a topic to change; those not named stay as they are.
+    /// The options of a topic to change; options that are not named stay as they are.
     TopicOptions {
         /// How long a `dedupe_key` counts.
         dedupe_for: Duration,
@@ -38,7 +38,7 @@ options! {
 }
 
 impl TopicOptions {
-    /// The subscribers of a new topic; later [`Subscriber::set`] adds one.
+    /// The subscribers of a new topic; later [`Subscriber::set`] adds a subscriber.
     pub fn subscribers<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Self {
         let names: Value = names.into_iter().collect();
         Self(self.0.with("subscribers", names))
@@ -46,7 +46,7 @@ impl TopicOptions {
 }
 
 options! {
-    /// The options of a subscriber to change; those not named stay as they are.
+    /// The options of a subscriber to change; options that are not named stay as they are.
     SubscriberOptions {
         /// How many attempts may fail before an event is dead.
         max_attempts: i32,

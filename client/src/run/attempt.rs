@@ -1,7 +1,7 @@
 //! Owns one attempt at a key: the work beside its heartbeat, and the end of the key.
 //!
-//! Invariant: an attempt stores its end or loses its lease. Otherwise it returns an error (after a panic it
-//! logs one), and the lease expires.
+//! Invariant: an attempt stores its end or loses its lease. Otherwise the attempt returns an error (after a panic it
+//! logs an error), and the lease expires.
 
 use std::future::Future;
 use std::time::Duration;

@@ -49,7 +49,7 @@ const LONGEST_REASON: usize = 10_000;
 /// The shortest wait that the server takes.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
-/// A longer wait is cut to this one, which is within the server's bound and long enough.
+/// A longer wait is cut to this wait, which is within the server's bound and long enough.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Runs one request exactly once; made by [`Key::run`].
@@ -115,10 +115,10 @@ impl<'e, E: Autocommit> Runner<'e, E> {
 
     /// Chooses to run the work **without a key** when the database cannot be reached to claim it.
     ///
-    /// Without this, such a request fails with an error (it fails closed). With it, requests may
-    /// run twice: two copies of one request both run, a retry runs again, and no answer is stored
-    /// to replay. A claim whose answer was lost stays until its lease expires, and the next retry
-    /// runs the request once more. Choose it only where a duplicate is cheaper than a refusal.
+    /// Without this, such a request fails with an error (it fails closed). With it, requests may run twice: two copies
+    /// of one request both run, a retry runs again, and no answer is stored to replay. A claim whose answer was lost
+    /// stays until its lease expires, and the next retry runs the request once more. Choose this only where a duplicate
+    /// is cheaper than a refusal.
     ///
     /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged each time. The work
     /// then gets no lease, and its type makes it handle that case. Only a database that is unreachable when the key is

@@ -38,9 +38,9 @@ pub enum Failure {
     },
     /// It failed for good: this answer is stored and replayed.
     Abort(Response),
-    /// A call failed, mostly one to the database; `?` makes this. After a lost race or a lost
-    /// connection the key is released and the work runs again in a new attempt. A lost lease ends
-    /// it. Any other error releases the key and is returned.
+    /// A call failed, mostly a call to the database; `?` makes this. After a lost race or a lost connection the key is
+    /// released and the work runs again in a new attempt. A lost lease ends it. Any other error releases the key and is
+    /// returned.
     Error(Error),
 }
 

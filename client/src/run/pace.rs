@@ -51,7 +51,7 @@ pub(super) struct Pace {
     pub(super) waker: Waker,
 }
 
-/// The methods of a builder with a field `pace`, one for each setting named.
+/// The methods of a builder with a field `pace`: a method for each named setting.
 macro_rules! settings {
     (@concurrency) => {
         /// How many handlers run at a time, at least one. Events of one order key never run at the same time.

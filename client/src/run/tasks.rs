@@ -31,8 +31,8 @@ impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
         }
     }
 
-    /// Begins no more tasks. Running ones may go on for the grace time; then they are told to release their
-    /// work, and this call waits for them. Returns all counts.
+    /// Begins no more tasks. Running tasks may go on for the grace time; then they are told to release their work, and
+    /// this call waits for the tasks to end. Returns all counts.
     pub(super) async fn end(&mut self, stage: &watch::Sender<Stage>, grace: Duration) -> C {
         stage.send_replace(Stage::Finish);
         if timeout(grace, self.all()).await.is_err() {

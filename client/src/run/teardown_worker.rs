@@ -21,7 +21,7 @@ use crate::{Autocommit, CleanupItem, Error, Machine, MachineRow, PendingCancel};
 /// The longest wait of an idle worker.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// How many rows it asks for at a time, besides deferred ones.
+/// How many rows the worker asks for at a time, besides deferred rows.
 const BATCH: usize = 100;
 
 /// The most rows that the server lists.
@@ -51,10 +51,10 @@ pub struct TornDown {
 struct Deferred(HashMap<MachineRow, (u32, Instant)>);
 
 impl Machine {
-    /// Prepares to tear down the pending rows: those with a cancel flag, without a lease, and not
-    /// finished. One row at a time, with polls at most 5 s apart; told to stop, the worker finishes the running
-    /// teardown however long it takes, unless it has a [`grace`](TeardownWorker::grace): after that the teardown
-    /// is dropped, and the next worker begins that row from the top. The executor is one on which each call commits by itself.
+    /// Prepares to tear down the pending rows: those with a cancel flag, without a lease, and not finished. One row at
+    /// a time, with polls at most 5 s apart. When told to stop, the worker finishes the running teardown, however long
+    /// it takes. With a [`grace`](TeardownWorker::grace) it drops the teardown after that time, and the next worker
+    /// begins that row from the top. The executor is one on which each call commits by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
         TeardownWorker {
             exec,

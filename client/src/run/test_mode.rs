@@ -16,9 +16,9 @@ use crate::{Args, Autocommit, Error, Executor, Row};
 /// Runs a keyed request, a teardown, an action or a completer inside a test's transaction, which is rolled back at the
 /// end of the test.
 ///
-/// The work writes through the same transaction. Another session sees nothing of it, so this is for tests
-/// only. An error of the server aborts the transaction, as it does any. A completer and an action need a connection in
-/// an `Arc` on which the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`.
+/// The work writes through the same transaction. Another session sees nothing of it, so this is for tests only. An
+/// error of the server aborts the transaction, as always. A completer and an action need a connection in an `Arc` on
+/// which the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`.
 #[derive(Clone, Copy, Debug)]
 pub struct TestMode<E>(pub E);
 

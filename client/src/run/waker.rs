@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 /// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that new work need not wait
 /// for the next poll. Optional: without it the worker finds the work by itself.
 ///
-/// Call [`Waker::wake`] after the commit of the event, release or request; before it there is nothing to find.
+/// Call [`Waker::wake`] after the commit of the event, release or request; before the commit there is nothing to find.
 /// Many calls while the worker is busy count as one.
 ///
 /// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its own. The

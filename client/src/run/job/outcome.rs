@@ -11,9 +11,8 @@ use crate::{Cancelled, Error};
 pub enum JobFailure {
     /// The job is released, with this reason; the next claim goes on with the remaining items.
     Release(String),
-    /// A call failed, mostly one to the database; `?` makes this. After a lost race or a lost
-    /// connection the runner asks for the next item again; any other error releases the job and is
-    /// returned.
+    /// A call failed, mostly a call to the database; `?` makes this. After a lost race or a lost connection the runner
+    /// asks for the next item again; any other error releases the job and is returned.
     Error(Error),
 }
 

@@ -49,8 +49,7 @@ pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
     chains
 }
 
-/// Handles a chain, in a given slot or in the next free one. `begun` is dropped as soon as the chain has its
-/// slot.
+/// Handles a chain, in a given slot or in the next free slot. `begun` is dropped as soon as the chain has its slot.
 pub(super) async fn follow<H: Deliver>(
     shared: Arc<Shared<H>>,
     chain: Chain,

@@ -66,8 +66,8 @@ impl Subscriber {
 impl OutboxWorker {
     settings!(concurrency lease poll_every grace backoff waker);
 
-    /// How many events are taken at a time (10), from 1 to 10,000. Larger batches cost the database
-    /// less, smaller ones are shared more evenly among workers.
+    /// How many events are taken at a time (10), from 1 to 10,000. Larger batches cost the database less, smaller
+    /// batches are shared more evenly among workers.
     pub fn batch(mut self, events: i32) -> Self {
         self.batch = events.clamp(1, LARGEST_BATCH);
         self

@@ -63,8 +63,8 @@ impl<'a, H: Deliver> Settle<'a, H> {
         self.counts
     }
 
-    /// Sends verdicts as they come, several in one call where possible; ends with the last one, or
-    /// when the server refuses one.
+    /// Sends verdicts as they come, several in one call where possible; ends with the last verdict, or when the server
+    /// refuses a verdict.
     pub(super) async fn all(&mut self, mut verdicts: mpsc::UnboundedReceiver<Verdict>) {
         let mut ready = vec![];
         while verdicts.recv_many(&mut ready, MOST).await > 0 {
@@ -122,7 +122,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         Ok(())
     }
 
-    /// Ends events. If one of several was done already, each is ended in a call of its own.
+    /// Ends events. If one of several events had ended already, each event is ended in a call of its own.
     async fn end<'i, T, F, Fut>(&self, ids: Option<&'i [i64]>, call: F) -> Result<(), Error>
     where
         F: Fn(Option<&'i [i64]>) -> Fut,
