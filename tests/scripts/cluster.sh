@@ -28,9 +28,8 @@ free_port() {
     die "no port is free between 32000 and 32760"
 }
 
-# `cluster_start name pg_config [setting ...]` sets CLUSTER_PORT and CLUSTER_SOCKETS. Without a
-# setting of its own the cluster listens only on its unix socket, which only its owner can reach: there are no
-# passwords here.
+# `cluster_start name pg_config [setting ...]` sets CLUSTER_PORT and CLUSTER_SOCKETS. Unless a setting says otherwise,
+# the cluster listens only on a unix socket that only the server's user can reach, because there are no passwords.
 cluster_start() {
     local directory config=$2 bin
     directory=$(cluster_directory "$1")

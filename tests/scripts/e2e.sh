@@ -37,7 +37,7 @@ remove_clusters() {
     rm -rf "$1" || note "left behind: $1"
 }
 
-# Which programs take longest, as of the last look: they begin first, so that no long one runs alone at the end.
+# Which programs take longest, as of the last look: they begin first, so that no long program runs alone at the end.
 LONGEST="teardown shards nothing_lost janitor kills pages outbox_retire metrics machines guard keys"
 
 # The test programs of the package `tests` with their files, a line each, the longest first: `e2e_programs [--test name ...]`.
@@ -57,10 +57,10 @@ e2e_programs() {
         }' | sort -s -n -k 1,1 | cut -d ' ' -f 2-
 }
 
-# `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on that server; the older one is what
-# pg_upgrade begins with. Two programs at a time, since most of them wait for leases, locks and servers that start; a
-# program's output comes at its end, whole where it failed. E2E_SKIP names tests that are left out. Call it in a
-# subshell: at its end the clusters are removed.
+# `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on that server; pg_upgrade begins with the
+# older server. Two programs at a time, since most of them wait for leases, locks and servers that start; a program's
+# output comes at its end, whole where it failed. E2E_SKIP names tests that are left out. Call it in a subshell: at its
+# end the clusters are removed.
 run_e2e() {
     local config=$1 old=$2 clusters programs name file status failures=()
     shift 2

@@ -53,7 +53,7 @@ made_of() {
     cat "$@" | cksum >"$directory/made-of"
 }
 
-# An environment with what the tests need, and in it a bare one with the driver alone.
+# An environment with what the tests need, and in it a bare environment with the driver alone.
 ready_python() {
     local directory from=sql/examples/python
     directory=$(language_directory python)

@@ -10,10 +10,10 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 cd "$ROOT"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
-# Tested by `make test` and `make test-matrix`; other versions with headers on this machine are added to them.
+# `make test` and `make test-matrix` test these versions, and other versions with headers on this machine.
 ALWAYS_VERSIONS="15 16 18"
 KNOWN_VERSIONS="15 16 17 18"
-# Compiled by `make test-matrix` and not run, where it is not tested.
+# If this version is not tested, `make test-matrix` only compiles for it.
 COMPILED_VERSION=17
 # Servers must not inherit a user's client settings.
 unset PGHOST PGPORT PGUSER PGDATABASE PGDATA PGPASSWORD PGOPTIONS PGSERVICE
@@ -52,7 +52,7 @@ apt_missing() {
 # Reads the whole output of apt-cache: cut off at the first match, apt-cache fails, and with it the pipe.
 apt_knows() { [ -n "$(apt-cache policy "$1" 2>/dev/null | sed -n '/Candidate: [^(]/p')" ]; }
 
-# Installs the missing ones of its arguments; false where that is not allowed or fails.
+# Installs those of its arguments that are missing; false if installing is not allowed or fails.
 apt_install() {
     local missing
     can_apt || return 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up what is missing: Rust, cargo-pgrx, libclang, and private copies of the servers.
-# Arguments: the server versions wanted; without any, those that `make test` and `make test-matrix` test.
+# Sets up what is missing: Rust, cargo-pgrx, libclang, and private copies of the servers. Arguments: the server versions
+# wanted; without arguments, the versions that `make test` and `make test-matrix` test.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -12,7 +12,7 @@ need_rust
 need_c_toolchain
 need_cargo_pgrx
 note "$(cargo pgrx --version)"
-# Each named version must be available. Of the default ones, one is enough, except in CI.
+# Each named version must be available. Of the default versions, one is enough, except in CI.
 strict=$#
 if [ "$strict" = 0 ]; then
     # shellcheck disable=SC2046

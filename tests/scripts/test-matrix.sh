@@ -70,7 +70,8 @@ pictures() {
     fi
 }
 
-# The server version for which Debian's package is tested: Debian's own here, of those tested.
+# The server version for which Debian's package is tested: the first tested version that Debian's packages have
+# installed on this machine.
 deb_version_here() {
     local version
     for version in "${VERSIONS[@]}"; do

@@ -88,8 +88,8 @@ clean_debian() {
     rm -rf "$WORK"
 }
 
-# The package before this one: the same files under a smaller version. (Nothing was released yet, so
-# there is no older schema to update; tests/e2e/upgrade does that with a made-up one.)
+# The package before this one: the same files under a smaller version. (Nothing was released yet, so there is no older
+# schema to update; tests/e2e/upgrade updates a made-up schema.)
 make_older_deb() {
     local version
     version=$(pg_once_version)-0
@@ -173,7 +173,7 @@ test_repack() {
     expect "violations of what must hold" '0' "$(ask_debian fresh 'select count(*) from once.verify()')"
 }
 
-# Sends one line to the open session and reads one.
+# Sends a line to the open session and reads a line.
 tell_session() {
     echo "$1" >&7
     read -r -t 60 ANSWER <&8 || die "the open session did not answer" "$1"

@@ -1,5 +1,5 @@
-//! What the tests of machines share: jobs with items and a wallet, and a machine over them that has one of
-//! everything (plain moves, one with a `when`, claim states, a requester without one, cancel, refund).
+//! What the tests of machines share: jobs with items and a wallet, and a machine over these tables with an example of
+//! everything (plain moves, a move with a `when`, claim states, a requester without a claim state, cancel, refund).
 //!
 //! Jobs are made by hand, so a test says in which status each begins.
 #![allow(

@@ -13,7 +13,7 @@ use crate::programs::run;
 const FAR: &str = "10027008";
 
 impl Cluster {
-    /// Moves this cluster's transaction ids past ten million; it is stopped and started for that.
+    /// Moves this cluster's transaction ids past ten million. Stops and starts the cluster.
     ///
     /// # Errors
     /// If the server or `pg_resetwal` fails.

@@ -24,7 +24,7 @@ pub struct OsUser {
 }
 
 impl OsUser {
-    /// The user for this process: itself, or an unprivileged one when it is root.
+    /// The user for this process: its own user, or an unprivileged user if it runs as root.
     ///
     /// # Errors
     /// If this process is root and no unprivileged user can be found.

@@ -222,7 +222,8 @@ impl Playground {
         }
     }
 
-    /// Makes a role of the cluster (a name and what it may) unless another test has made it, or does so right now.
+    /// Makes a role of the cluster (a name and its rights) unless another test has made the role, or makes it right
+    /// now.
     pub async fn ensure_role(&self, role: &str) {
         self.show(&format!(
             "do $$ begin create role {role}; exception when duplicate_object or unique_violation then null; end $$"
@@ -243,7 +244,7 @@ impl Playground {
         play
     }
 
-    /// A session that is connected already, in a database that a test has made: one of its own.
+    /// A session that is connected already, in a database that a test made for itself.
     pub fn of(client: Client, database: &str) -> Playground {
         let name = database.to_owned();
         let database = Arc::new(Database::new(name, false));
@@ -283,8 +284,9 @@ impl Playground {
         }
     }
 
-    /// A session to look at the others with, while this one is in a transaction. In a transaction the server repeats
-    /// its first answer on who is connected, and behind a pooler that changes. None where sessions are their own.
+    /// A session that looks at the other sessions while this session is in a transaction. In a transaction the server
+    /// repeats its first answer on who is connected, and behind a pooler that changes. None where sessions are their
+    /// own.
     pub async fn aside(&self) -> Option<Client> {
         self.carried.as_ref()?;
         Some(connect("postgres", &self.database.name, true).await)

@@ -48,8 +48,8 @@ pub struct PgBouncer {
 }
 
 impl Cluster {
-    /// Starts a PgBouncer in front of every database of this cluster, with `pool_size` server
-    /// connections for each, for the superuser and the roles in `users`; other roles are asked for in the server.
+    /// Starts a PgBouncer in front of every database of this cluster, with `pool_size` server connections for each, for
+    /// the superuser and the roles in `users`. PgBouncer asks the server about other roles.
     ///
     /// # Errors
     /// If PgBouncer is not on this machine (the error names the command that installs it) or does

@@ -34,8 +34,8 @@ select a.state, a.wait_event_type, a.wait_event, a.query,
 pub struct Lsn(pub u64);
 
 impl Lsn {
-    /// Where the next record will be written: unmoved between two looks means that nobody in the
-    /// whole cluster wrote anything. Autovacuum, checkpoints and a standby's feedback write too.
+    /// Where the next record will be written. If it has not moved between two looks, nobody in the whole cluster wrote
+    /// anything. Autovacuum, checkpoints and a standby's feedback write too.
     ///
     /// # Errors
     /// If the server is a standby or not there.

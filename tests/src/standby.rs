@@ -7,8 +7,8 @@ use crate::place::{Place, free_port};
 use crate::programs::run;
 use crate::race::{Lsn, poll_async};
 
-/// Flushes everything that was written so far and says where the log ends then: a commit that
-/// waits for its flush pulls the commits of asynchronous neighbours along.
+/// Flushes everything that was written so far, and says where the log then ends. A commit that waits for its flush also
+/// flushes earlier commits that did not wait.
 const FLUSHED: &str = "\
 select pg_catalog.pg_logical_emit_message(true, 'pg_once_tests', '')";
 

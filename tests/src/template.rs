@@ -48,8 +48,8 @@ impl Template {
     }
 }
 
-/// The control file begins with the system identifier. `pg_resetwal` gives the log the same one, and, forced to,
-/// takes a control file whose checksum is of another identity.
+/// The control file begins with the system identifier. `pg_resetwal` gives the log the same identifier. With `--force`
+/// it accepts a control file with a wrong checksum.
 fn new_identity(programs: &Programs, data: &Path) -> Result<()> {
     let path = data.join("global/pg_control");
     let identity = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
