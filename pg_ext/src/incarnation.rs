@@ -2,8 +2,8 @@
 //! in the incarnation that wrote it, so the incarnation is stored beside it.
 //!
 //! It is made of two numbers: the system identifier, and a random number in the body of `once.incarnation()`. No table
-//! stores that number, so a restored dump has a new one, and a publication does not copy it. A physical copy, a
-//! template and pg_upgrade keep it.
+//! stores that number, so a restored dump has a new number, and a publication does not copy the number. A physical
+//! copy, a template and pg_upgrade keep the incarnation.
 
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};

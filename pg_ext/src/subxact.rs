@@ -92,7 +92,7 @@ fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised>
         Err(Raised::Caught(sorted(&caught)))
     })
     .execute();
-    // SAFETY: the subtransaction begun above is the current one; an error left its rollback to us.
+    // SAFETY: the subtransaction begun above is current; an error left its rollback to us.
     unsafe {
         match ended {
             Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),
@@ -104,7 +104,7 @@ fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised>
     ended
 }
 
-/// An error of ours that ends the whole transaction: an attempt inside this one raised it, or `work` itself.
+/// An error of ours that ends the whole transaction: an inner attempt or `work` itself raised it.
 fn stops(kind: Kind) -> bool {
     match kind {
         Kind::Cancelled | Kind::Shutdown => true,

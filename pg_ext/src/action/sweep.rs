@@ -101,7 +101,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
         tidied += tidy(now_tidied)?;
         turn.swept.more |= !later.is_empty() && tidied > 0;
         let mut due = &chunk.due[..];
-        // A locked row is not settled, so another row gets its place.
+        // A locked row does not count as settled, so a further row is tried in its place.
         while !due.is_empty() && turn.settled < max {
             let left = (max - turn.settled) as usize;
             let (now, later) = due.split_at(due.len().min(left));

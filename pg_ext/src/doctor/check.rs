@@ -175,7 +175,7 @@ impl Findings {
         }
     }
 
-    /// If nobody would get the event of a move, the move is made without it and only raises a WARNING.
+    /// If nobody would get the event of a move, the move is made without the event and only raises a WARNING.
     fn emits(&mut self, definition: &Definition) -> Result<()> {
         let topics: BTreeSet<_> = definition.emits().map(|(_, topic)| topic).collect();
         for topic in topics {

@@ -105,7 +105,7 @@ pub fn ask(report: &Report) -> Result<()> {
     never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }
 
-/// Reports tasks that have never run, as a warning if a row has waited for one of them for once.janitor_grace.
+/// Reports tasks that have never run, as a warning if a row has waited for the task for once.janitor_grace.
 fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let run: BTreeSet<String> = (spi::query(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))

@@ -1,5 +1,5 @@
-//! The columns that a guard keeps from one row to the next. They serve one trigger on one table or partition, until a
-//! relcache message about a table of the machine or about that partition.
+//! The columns that a guard keeps from one row to the next. The kept columns serve one trigger on one table or
+//! partition, until a relcache message about a table of the machine or about that partition.
 
 use super::event::RowEvent;
 use crate::error::Result;

@@ -1,7 +1,7 @@
 //! A message or a step of a saga, and its row in `once.inbox`.
 //!
 //! Rows are found by a hash of the names, which never changes between versions. The hashed bytes begin with NUL, and
-//! those of a key never do. So keys and messages share no lock.
+//! the hashed bytes of a key never do. So keys and messages share no lock.
 
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};

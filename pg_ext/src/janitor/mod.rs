@@ -7,10 +7,10 @@
 //! subtransaction: of a read-only transaction, and for action_release of the caller's deferred constraints.
 //!
 //! A task that raises is undone as a whole and counts 1 in `failed`; otherwise `failed` counts rows of action_release
-//! and subscribers of outbox_requeue. `sweep()` tries it again at the next call, the worker after once.janitor_naptime
-//! (`troubles_of_next_pass` in `worker/schedule.rs`). A row that cannot be reverted is deferred alone: for 10 s, then
-//! for twice as long each time up to an hour; after a lock timeout for as long as before (`action/revert.rs`). A locked
-//! row or key is tried again by the next sweep.
+//! and subscribers of outbox_requeue. `sweep()` tries a failed task again at the next call, the worker after
+//! once.janitor_naptime (`troubles_of_next_pass` in `worker/schedule.rs`). A row that cannot be reverted is deferred
+//! alone: for 10 s, then for twice as long each time up to an hour; after a lock timeout for as long as before
+//! (`action/revert.rs`). A locked row or key is tried again by the next sweep.
 
 mod all;
 mod foreign;

@@ -1,7 +1,7 @@
 //! `janitor_status()`: the due rows of each task, and its row of once.janitor; writes nothing.
 //!
-//! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables. It
-//! checks no owner.
+//! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables.
+//! janitor_status checks no owner.
 
 use super::task::Task;
 use crate::call::{Call, varlena};
@@ -78,7 +78,7 @@ static DUE_DEDUPE_REAP: Kept = Kept::new(EXPIRED_DEDUPES, TYPES);
 static DUE_DEAD_REAP: Kept = Kept::new(EXPIRED_LETTERS, TYPES);
 static TASK_RUNS: Kept = Kept::new(RUNS, &[TEXTOID]);
 
-/// The due rows of a task: one part, or (action_release) one for each machine that has any.
+/// The due rows of a task: one part, or for action_release a part for each machine with due rows.
 type DueParts = Vec<(Option<Vec<u8>>, DueWork)>;
 
 /// `once.janitor_status`.

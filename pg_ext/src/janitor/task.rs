@@ -18,7 +18,7 @@ pub enum Task {
     DedupeReap,
     DeadReap,
     HistoryReap,
-    /// Last: a truncated segment is locked until the transaction ends.
+    /// Runs last, because a truncated segment stays locked until the transaction ends.
     OutboxRetire,
 }
 

@@ -3,8 +3,9 @@
 //! newest first, in the reverse order in which the steps began.
 //!
 //! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
-//! by another role, and the topic must not make that fail. If all subscribers were dropped meanwhile, the event is
-//! discarded with a WARNING. The column `emits` is false for keys without events, so finishing them reads no steps.
+//! by another role, and that write must not fail because of the topic. If all subscribers were dropped meanwhile, the
+//! event is discarded with a WARNING. The column `emits` is false for keys without events, so finishing them reads no
+//! steps.
 
 use super::identity::KeyId;
 use super::record::{KeyStatus, id_datum};
@@ -133,7 +134,8 @@ fn text<'a>(
 }
 
 /// Emits the events that the steps of a key have registered for this status. The caller has locked the key's row. Reads
-/// the latest committed steps: an older snapshot can miss a step, whose call locks the key's row without changing it.
+/// the latest committed steps: a step's call locks the key's row without changing it, so an older snapshot can miss the
+/// step.
 pub fn emit_all(id: KeyId, end: KeyStatus) -> Result<()> {
     let (argument, document, place) = match end {
         KeyStatus::Completed => ("on_complete", Col::OnComplete, Col::DoneNo),

@@ -23,7 +23,8 @@ const TABLE: &CStr = c"
      WHERE c.oid = $1";
 
 // A domain contains its length or precision. A NOT NULL constraint that is not valid (PostgreSQL 18) does not count. A
-// column of a partition key has an internal dependency on its table; keys of tables above and below count, too.
+// column of a partition key has an internal dependency on its table; partition keys of parent and child tables count,
+// too.
 const COLUMNS: &CStr = c"
     WITH RECURSIVE base (number, type, modifier) AS (
         SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
@@ -92,7 +93,7 @@ pub struct DefinedColumn {
     pub is_enum: bool,
     pub not_null: bool,
     pub deterministic: bool,
-    /// It has a valid, non-partial unique index on it alone.
+    /// A valid, non-partial unique index covers this column alone.
     pub unique: bool,
     /// No statement can set it: it is generated, or an identity.
     pub generated: bool,
@@ -151,7 +152,7 @@ impl DefinedTable {
         }))
     }
 
-    /// Adds one fault unless it is an ordinary or partitioned table that outlives the session and has no rules.
+    /// Adds one fault unless the table is an ordinary or partitioned table that outlives the session and has no rules.
     pub fn check(&self, path: &str, faults: &Faults) {
         let name = &self.name;
         let problem = match (self.kind, &self.rule) {

@@ -81,8 +81,8 @@ fn integer(text: &[u8], name: &str, what: &str, least: i64, most: i64) -> Result
 fn uuid(text: &[u8], name: &str) -> Result<RowId> {
     let read = CString::new(text).ok().and_then(|text| {
         pgrx::PgTryBuilder::new(|| {
-            // SAFETY: the input function of uuid takes a C string and only computes, so an error of it
-            // leaves nothing behind.
+            // SAFETY: the input function of uuid takes a C string and only computes, so its error leaves nothing
+            // behind.
             unsafe {
                 let args = [Some(Datum::from(text.as_ptr()))];
                 pgrx::direct_function_call_as_datum(pg_sys::uuid_in, &args)

@@ -314,8 +314,8 @@ impl Opened {
         }
     }
 
-    /// The text that is kept: the server's own text of the expression, with every name qualified. After the server has
-    /// read either text it must write its own text again; its first text may need further readings until it does.
+    /// The text that is kept: the server's own text of the expression, with every name qualified. The server must write
+    /// the same text again after reading either text back, but the first readings may still change the text.
     fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {

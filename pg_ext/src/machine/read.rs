@@ -184,7 +184,7 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// An unknown member is a fault, so a misspelled one never becomes a silent default.
+    /// An unknown member is a fault, so a misspelled member never becomes a silent default.
     fn open(path: &'a str, value: &'a Value, known: &str, faults: &'a Faults) -> Option<Self> {
         let Value::Object(map) = value else {
             faults.add(path, format!("must be an object, not {}", kind_of(value)));

@@ -5,7 +5,7 @@ use crate::call::{from_utf8, utf8};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
 
-/// A table by oid; the name is the present one.
+/// A table by oid; the name is the present name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relation {
     pub oid: pg_sys::Oid,
@@ -85,7 +85,7 @@ impl Relation {
     /// Locks the tables below a locked table; returns them and the table itself.
     fn all_below(&self, mode: u32) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache, where the table may be gone by now; then locks the tables that
-        // pg_inherits lists, and makes a list of their oids, as long as its length says.
+        // pg_inherits lists, and makes a list of their oids; the list is as long as its length says.
         unsafe {
             if pg_sys::get_rel_relkind(self.oid) == 0 || !pg_sys::has_subclass(self.oid) {
                 return Vec::new();

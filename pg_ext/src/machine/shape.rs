@@ -1,5 +1,5 @@
 //! A definition fitted to its tables: the tables and columns that it names, as the catalog has them now, or a line for
-//! each one that is gone or unusable.
+//! each table or column that is gone or unusable.
 
 use super::definition::{Definition, Refund};
 use super::faults::Faults;

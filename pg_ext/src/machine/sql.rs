@@ -36,7 +36,7 @@ pub fn texts<'a>(values: impl IntoIterator<Item = &'a str>) -> String {
     format!("ARRAY[{}]::pg_catalog.text[]", literals.join(", "))
 }
 
-/// The condition that the column's text is one of these, compared as bytes.
+/// The condition that the column's text is one of these texts, compared as bytes.
 pub fn is_any<'a>(column: &str, values: impl IntoIterator<Item = &'a str>) -> String {
     format!(
         "({column}::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) ANY ({})",

@@ -1,6 +1,7 @@
-//! `transition`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the row could be moved
-//! by then, it is locked and the UPDATE is retried once. Where moves are recorded or emit events, the row is locked
-//! first, to read its old status. A row of a plain table is moved without these statements (`direct.rs`).
+//! `transition`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the SELECT finds that
+//! the row can be moved now, the row is locked and the UPDATE is retried once. Where moves are recorded or emit events,
+//! the row is locked first, to read its old status. A row of a plain table is moved without these statements
+//! (`direct.rs`).
 
 use super::after::MoveMade;
 use super::direct::{self, Direct};

@@ -1,8 +1,8 @@
 //! `outbox_emit`: one insert into the current segment.
 //!
-//! The order of an emit: it locks the segment, checks that the segment is still the current one, reads the topic, gets
-//! a transaction id, and gets an event id. Because the lock comes first, no truncation and no change of lanes can come
-//! in between. seen.rs relies on the order of the two ids.
+//! The order of an emit: it locks the segment, checks that the segment is still current, reads the topic, gets a
+//! transaction id, and gets an event id. Because the lock comes first, no truncation and no change of lanes can come in
+//! between. seen.rs relies on the order of the two ids.
 //!
 //! A remembered row of once.segment is enough for the check. The sweep task that opens a segment keeps its lock until
 //! the server has sent the message of the change. An emitter that missed the message locked the old segment before
@@ -158,7 +158,7 @@ fn log(topic: &Topic, emission: &Emission, segment: &Table) -> Result<(i64, bool
     Ok((event_id, true))
 }
 
-/// Locks the current segment as any INSERT does; it is still the current one after the lock.
+/// Locks the current segment as any INSERT does; it is still current after the lock.
 fn open_segment() -> Result<Table> {
     let current = || CURRENT.get(b"", || event::current_segment(&Snapshot::latest()));
     loop {

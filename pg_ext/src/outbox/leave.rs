@@ -131,7 +131,7 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<HeldEvent> {
     })
 }
 
-/// Moves the events. Returns the events that waited, among these events and the events behind them, and are now due.
+/// Moves the events. Returns which of these events, and of the events behind them, waited and are now due.
 pub fn leave(
     sub: &Subscriber,
     token: i64,

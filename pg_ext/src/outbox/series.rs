@@ -33,7 +33,7 @@ static GO_ON: Kept = Kept::new(
 );
 
 /// The last series, if it is this incarnation's. An earlier series of this incarnation does not count: the lanes have
-/// gone on to the later one.
+/// gone on to the later series.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     let table = Table::to_read(TABLE)?;
     let last = table.find_last(c"series_pkey", &mut [], snapshot)?;

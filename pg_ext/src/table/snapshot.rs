@@ -1,8 +1,9 @@
 //! The rows that a read sees.
 //!
-//! Under READ COMMITTED each read takes a fresh snapshot, so that a read after a lost race sees the winner. Above it a
-//! read uses the transaction's snapshot; `latest` is for a check under a lock, which an older snapshot cannot answer.
-//! `Dirty` sees uncommitted rows of other transactions, too: so a claim sees another session's claim without waiting.
+//! Under READ COMMITTED each read takes a fresh snapshot, so that a read after a lost race sees the winner. Above READ
+//! COMMITTED a read uses the transaction's snapshot; `latest` is for a check under a lock, which an older snapshot
+//! cannot answer. `Dirty` sees uncommitted rows of other transactions, too: so a claim sees another session's claim
+//! without waiting.
 
 use pgrx::pg_sys;
 use std::cell::UnsafeCell;

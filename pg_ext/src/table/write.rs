@@ -202,7 +202,7 @@ impl Table {
             return false;
         }
         let mut tid = tid;
-        // A plain btree reads nothing of it.
+        // A plain btree reads nothing of an IndexInfo.
         let mut info = pg_sys::IndexInfo {
             type_: pg_sys::NodeTag::T_IndexInfo,
             ..Default::default()

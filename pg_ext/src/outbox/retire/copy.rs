@@ -18,7 +18,7 @@ use std::ffi::CStr;
 
 /// Pages of a sample, spread over the table. (A part of the index would show the events of one topic only.)
 const PAGES: u64 = 64;
-/// The log leaves the current segment when its last event is this old and no event of it is needed.
+/// The log leaves the current segment when its last event is this old and none of its events is needed.
 const IDLE_US: i64 = 60_000_000;
 
 // $4: the number of the segment that holds the events.
@@ -145,7 +145,7 @@ fn copy(segment: usize, events: &[EventPlace]) -> Result<i64> {
     Ok(rows.first().map_or(0, |row| number(row, 0)))
 }
 
-/// The last event of the segment is old, and no event of it is needed.
+/// The last event of the segment is old, and none of its events is needed.
 pub fn is_idle_and_needed_by_nobody(segment: usize) -> Result<bool> {
     let home = &SEGMENTS[segment];
     let table = Table::to_read(home.table)?;

@@ -107,7 +107,7 @@ impl Log {
         Ok(Table::to_read(SEGMENTS[segment].table)?.bytes() >= FULL)
     }
 
-    /// Makes an empty segment the current one.
+    /// Makes an empty segment the current segment.
     pub fn open(&self, segment: usize) -> Result<()> {
         let args = [Datum::from(segment as i32), Datum::from(self.opened + 1)];
         spi::query_latest(&OPENED, &args.map(Some))?;

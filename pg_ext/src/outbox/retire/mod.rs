@@ -58,7 +58,7 @@ fn truncate() -> Result<Swept> {
     Ok(swept)
 }
 
-/// Opens an empty segment when the current one is large, or has been idle and none of its events is needed.
+/// Opens an empty segment when the current segment is large, or has been idle and none of its events is needed.
 fn rotate() -> Result<Swept> {
     let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();

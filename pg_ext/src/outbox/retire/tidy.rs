@@ -129,13 +129,13 @@ pub fn kept(max: i64) -> Result<Swept> {
     }
     Ok(Swept {
         done: gone.len() as i64,
-        // Where other transactions have locked all of them, the next sweep goes on.
+        // If other transactions have locked all candidates, the next sweep goes on.
         more: found.len() as i64 >= max && !gone.is_empty(),
         ..Swept::default()
     })
 }
 
-/// Candidates: at most `max` copies that nobody needs, from consecutive pages, the first one chosen at random.
+/// Candidates: at most `max` copies that nobody needs, from consecutive pages, the first page chosen at random.
 fn unneeded(max: usize) -> Result<Vec<EventPlace>> {
     let table = Table::to_read(KEPT.table)?;
     let all = table.pages();
