@@ -73,8 +73,8 @@ pub trait Executor: Sync {
 
 /// An executor on which each call commits by itself.
 ///
-/// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run)) require it, because
-/// inside one open transaction no other session sees their claim.
+/// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run)) require such an
+/// executor, because inside one open transaction no other session sees their claim.
 #[diagnostic::on_unimplemented(
     message = "the calls on `{Self}` do not commit by themselves",
     label = "neither a pool nor a connection",

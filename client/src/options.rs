@@ -1,6 +1,6 @@
 //! Owns options: the methods that set them, and their wire form, one JSON object with the named options.
 //!
-//! Invariant: an option that was not named is not sent, so setting one never changes another.
+//! Invariant: an option that was not named is not sent, so setting an option never changes another option.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{Error, Json};
 
-/// Options by name; `null` resets one.
+/// Options by name; `null` resets an option.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Options(Map<String, Value>);
 

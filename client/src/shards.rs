@@ -1,6 +1,6 @@
 //! Owns the way to the shard of a routing value, where the rows of many tenants are spread over databases.
 //!
-//! Invariant: `once.shard_of` names the same shard for a routing value.
+//! Invariant: a routing value leads to the shard that `once.shard_of` names.
 
 use deadpool_postgres::Pool;
 use sha2::{Digest, Sha256};

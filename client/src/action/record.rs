@@ -24,7 +24,7 @@ pub struct ActionRecord {
     pub claimed_at: Option<SystemTime>,
     /// The time left of the lease; zero after it expired.
     pub lease_left: Option<Duration>,
-    /// Claims of this step since the row last finished one.
+    /// Claims of this step since the row last finished an action.
     pub attempts: Option<i32>,
     /// What failed last.
     pub last_error: Option<String>,

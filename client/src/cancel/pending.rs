@@ -1,4 +1,4 @@
-//! Owns the view of a machine's cancellations: the pending ones, and whether the sums agree.
+//! Owns the view of a machine's cancellations: the pending cancellations, and whether the sums agree.
 
 use std::time::SystemTime;
 

@@ -2,7 +2,7 @@
 //!
 //! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while a request with the key
 //! is in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user; a
-//! replay is always marked as one; `Retry-After` is sent exactly where a retry alone can help.
+//! replay is always marked as a replay; `Retry-After` is sent exactly where a retry alone can help.
 
 mod prefer;
 
@@ -39,7 +39,7 @@ const SOON: Duration = Duration::from_secs(1);
 pub struct Answer {
     /// The status code.
     pub status: u16,
-    /// Headers of the protocol, beside the stored ones.
+    /// Headers of the protocol, beside the stored headers.
     pub headers: Vec<(&'static str, String)>,
     /// The title of a problem document; `None` where the work gave the answer.
     pub problem: Option<&'static str>,
@@ -180,8 +180,8 @@ impl User {
 /// Reads the value of a user's `Idempotency-Key` header: the key is `<user>/<what the client sent>`, so
 /// that nobody is handed another's answer.
 ///
-/// The draft has a quoted string (a Structured Header string); most clients send the key bare. Both forms name the same
-/// key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
+/// In the draft the key is a quoted string (a Structured Header string); most clients send the key bare. Both forms
+/// name the same key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
 ///
 /// ```
 /// use pg_once::http::{User, key_of_header};

@@ -73,7 +73,7 @@ impl ClaimOptions {
         Self::default()
     }
 
-    /// A claim for this request: the same key with a different one is [`Claim::Mismatched`].
+    /// A claim for this request: the same key with a different request is [`Claim::Mismatched`].
     ///
     /// # Errors
     /// [`Error::Json`] if the request cannot be written as JSON.

@@ -67,7 +67,7 @@ impl Lease {
         &self.recovery_point
     }
 
-    /// The state that this phase left for the next one.
+    /// The state that this phase left for the next phase.
     #[must_use]
     pub const fn state(&self) -> Option<&Json> {
         self.state.as_ref()

@@ -152,9 +152,8 @@ impl Scope {
         value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
-    /// Takes up to `max` abandoned keys: the intake of completers. A sweep must find an expired
-    /// lease first. Skips keys that are parked, locked or not due. A holder that has live keys gets
-    /// them again, and no new ones.
+    /// Takes up to `max` abandoned keys: the intake of completers. A sweep must find an expired lease first. Skips keys
+    /// that are parked, locked or not due. A holder that has live keys gets these keys again, and no new keys.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

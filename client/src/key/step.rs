@@ -193,8 +193,8 @@ impl Lease {
         StepEnd::of_row(&self.call(exec, STEP_DONE, &own).await?)
     }
 
-    /// Gives a step a new derived key, after the other side has cached a refusal under the old one.
-    /// Versions begin at 1; the same call again changes nothing. Returns the present version.
+    /// Gives a step a new derived key, after the other side has cached a refusal under the old key. Versions begin at
+    /// 1; the same call again changes nothing. Returns the present version.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

@@ -1,11 +1,10 @@
 //! Owns the noun `outbox`: events that leave the database. Each is delivered at least once; a receiver drops
 //! duplicates by the delivery key.
 //!
-//! An event's life, in the order of its calls: it is emitted in the transaction of the writes that it
-//! reports ([`Topic::emit`]) and commits with them. A worker of a subscriber takes a batch under a
-//! token ([`Subscriber::take`]), delivers, and acks ([`Batch::ack`]) or nacks ([`Batch::nack`]) each
-//! event. A failed event is retried later; one that has used up its attempts is dead
-//! ([`Subscriber::dead`]) until it is redriven.
+//! An event's life, in the order of its calls: it is emitted in the transaction of the writes that it reports
+//! ([`Topic::emit`]) and commits with them. A worker of a subscriber takes a batch under a token
+//! ([`Subscriber::take`]), delivers, and acks ([`Batch::ack`]) or nacks ([`Batch::nack`]) each event. A failed event is
+//! retried later; an event that has used up its attempts is dead ([`Subscriber::dead`]) until it is redriven.
 //!
 //! Invariant: each method is one call of the SQL function of the same name, in one round trip on the caller's
 //! executor. [`Subscriber::worker`] runs the loop.
@@ -65,7 +64,7 @@ impl Topic {
         }
     }
 
-    /// The subscriber `default`, the only one of a topic that was declared without naming any.
+    /// The subscriber `default`, the only subscriber of a topic that was declared without naming subscribers.
     #[must_use]
     pub fn default_subscriber(&self) -> Subscriber {
         self.subscriber("default")

@@ -20,7 +20,7 @@ pub struct PendingEvent {
     pub state: String,
     /// When a delayed event is due, or when the lease of a leased event ends.
     pub due_at: Option<SystemTime>,
-    /// The present attempt, or the next one.
+    /// The present attempt, or the next attempt.
     pub attempt: i32,
     /// Its order key.
     pub order_key: Option<String>,

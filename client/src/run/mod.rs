@@ -88,7 +88,7 @@ impl Key {
 impl<'e, E: Autocommit> Runner<'e, E> {
     settings!(lease backoff);
 
-    /// The request: the same key with a different one is [`Outcome::Mismatched`].
+    /// The request: the same key with a different request is [`Outcome::Mismatched`].
     pub fn request(mut self, request: Json) -> Self {
         self.options = self.options.request(request);
         self
@@ -121,9 +121,9 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// is cheaper than a refusal.
     ///
     /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged each time. The work
-    /// then gets no lease, and its type makes it handle that case. Only a database that is unreachable when the key is
-    /// claimed has this effect; a refusal (no right, a bad argument, a read-only server) does not. Unreachable means no
-    /// connection or no answer within the [`Backoff`](crate::Backoff); an exhausted pool looks the same.
+    /// then gets `None` instead of a lease, so it must handle that case. Only a database that is unreachable when the
+    /// key is claimed has this effect; a refusal (no right, a bad argument, a read-only server) does not. Unreachable
+    /// means no connection or no answer within the [`Backoff`](crate::Backoff); an exhausted pool looks the same.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -40,7 +40,7 @@ pub(super) fn jittered(time: Duration) -> Duration {
     time.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
 
-/// What every loop can be told. Its builder has the methods that apply to it: `settings!`.
+/// The settings of a loop. The loop's builder has methods for the settings that apply to the loop (`settings!`).
 #[derive(Debug)]
 pub(super) struct Pace {
     pub(super) concurrency: usize,
@@ -109,7 +109,7 @@ pub(super) struct Shared<E, H> {
     pub(super) exec: E,
     pub(super) backoff: Backoff,
     pub(super) handler: H,
-    /// One for each handler that may run.
+    /// A permit for each handler that may run.
     pub(super) slots: Arc<Semaphore>,
     pub(super) stage: watch::Receiver<Stage>,
 }
@@ -183,7 +183,7 @@ impl Pace {
 }
 
 impl<W: Debug> Intake<'_, W> {
-    /// Asks until there is an answer; returns it with the time at which it was asked for. `None` if the worker
+    /// Asks until there is an answer; returns the answer and the time at which it was asked for. `None` if the worker
     /// is told to stop.
     pub(super) async fn ask<T, F, Fut>(
         &mut self,
@@ -235,10 +235,10 @@ impl<W: Debug> Intake<'_, W> {
         Ok(None)
     }
 
-    /// A worker that is refused from the beginning returns the error: its setup is wrong. One that was answered
-    /// before goes on through any trouble of the server, such as a failover or a new password. It ends only if
-    /// its topic or scope is gone or has another owner. A pooler may not know a database yet, so a missing
-    /// database (3D000) is tried a few times.
+    /// A worker that is refused from the beginning returns the error: its setup is wrong. A worker that was answered
+    /// before goes on through any trouble of the server, such as a failover or a new password. It ends only if its
+    /// topic or scope is gone or has another owner. A pooler may not know a database yet, so a missing database (3D000)
+    /// is tried a few times.
     fn outlives(&self, error: &Error, failures: u32) -> bool {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;

@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 pub struct Waker(Arc<Notify>);
 
 impl Waker {
-    /// A waker without a worker yet. Several workers may share it; a wake-up goes to one.
+    /// A waker without a worker yet. Several workers may share it; each wake-up wakes one of them.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -83,8 +83,8 @@ impl<J: Job> Items<'_, J> {
         Ok(Turn::Done)
     }
 
-    /// The item's writes, together with the extension that fences them; `false`: the job is being
-    /// cancelled and nothing was written.
+    /// The item's writes, in one transaction with the extension of the lease, which fences them. `false`: the job is
+    /// being cancelled and nothing was written.
     async fn save(&mut self, made: &J::Made) -> Result<bool, JobFailure> {
         let mut failures = self.backoff.failures();
         loop {

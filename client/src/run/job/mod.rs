@@ -58,8 +58,8 @@ pub trait Job: Send + Sync {
         item: &Self::Item,
     ) -> impl Future<Output = Result<Self::Made, JobFailure>> + Send;
 
-    /// Records that the item is done: first the item, then its cost. After a lost race it runs
-    /// again, in a new transaction.
+    /// Records that the item is done: first the item, then its cost. After a lost race this runs again, in a new
+    /// transaction.
     fn save(
         &mut self,
         transaction: &Transaction<'_>,
@@ -72,8 +72,7 @@ pub trait Job: Send + Sync {
         async { Ok(None) }
     }
 
-    /// The last writes of a job that succeeded. After a lost race it runs again, in a new
-    /// transaction.
+    /// The last writes of a job that succeeded. After a lost race this runs again, in a new transaction.
     fn finish(
         &mut self,
         transaction: &Transaction<'_>,

@@ -22,8 +22,8 @@ pub trait Deliver: Send + Sync + 'static {
     /// claimed and aborted here, so that its steps' compensations are emitted.
     ///
     /// The callback's writes commit together with the event's death. If it fails, or panics, neither is committed, and
-    /// the event is released, to be delivered once more later. It runs again after a lost race, so it must have no
-    /// effect outside the database. The rest of the batch is not acked while it runs.
+    /// the event is released, to be delivered once more later. The callback runs again after a lost race, so it must
+    /// have no effect outside the database. The rest of the batch is not acked while it runs.
     fn dead(
         &self,
         transaction: &Transaction<'_>,

@@ -76,8 +76,8 @@ impl OutboxWorker {
     /// Takes and delivers until `shutdown` completes.
     ///
     /// - Each event goes to `handler` with its [`delivery_key`](crate::Event::delivery_key). A delivered
-    ///   event is acked at once. A failed one is retried with the subscriber's backoff, and the later
-    ///   events of its order key wait for it. A handler that panics has failed. One that never ends keeps
+    ///   event is acked at once. A failed event is retried with the subscriber's backoff, and the later
+    ///   events of its order key wait for it. A handler that panics has failed. A handler that never ends keeps
     ///   its slot and its lease for the subscriber's `max_lease_life`: give its waits a timeout.
     /// - Events of one order key are handled one after another, all others at the same time, up to
     ///   [`concurrency`](Self::concurrency).
@@ -137,8 +137,8 @@ impl OutboxWorker {
         shared: &Arc<Shared<H>>,
         batches: &mut Tasks<Delivered>,
     ) -> Result<(), Error> {
-        // Read once, for each take and for the heartbeat. An intake of its own, because a standby can answer
-        // this but gives no events.
+        // Read once, for each take and for the heartbeat. This question has an intake of its own, because a standby can
+        // answer it but gives no events.
         let mut asking = self.pace.intake(&self.subscriber, &shared.stage);
         let ask = || self.subscriber.granted_lease(&self.pool, self.pace.lease);
         let Some((_, lease)) = asking.ask(ask).await? else {

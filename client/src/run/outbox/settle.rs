@@ -89,7 +89,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
                 Verdict::Released(event_id) => released.push(event_id),
             }
         }
-        // Acks first: an acked event may come before another of its order key.
+        // Acks first: an acked event may come before a failed event of its order key.
         self.ack(&done).await?;
         for (event, failure, behind) in failed {
             self.fail(&event, &failure).await?;
