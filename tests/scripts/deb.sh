@@ -120,7 +120,7 @@ exit 0
 END
 }
 
-# One entry for each version of CHANGELOG.md that is not newer than this one.
+# One entry for each version of CHANGELOG.md that is not newer than this version.
 deb_changelog() {
     local name version date
     name=$(deb_name "$1")

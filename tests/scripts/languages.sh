@@ -35,7 +35,7 @@ has_python() { python3 -c 'import sys, ensurepip; sys.exit(sys.version_info < (3
 
 has_node() { have npm && node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 18 || (a == 18 && b >= 20) ? 0 : 1)' 2>/dev/null; }
 
-# PGJDBC names the driver where Debian's is not installed.
+# Set PGJDBC to the file of the driver if Debian's driver is not installed.
 pgjdbc() { echo "${PGJDBC:-/usr/share/java/postgresql.jar}"; }
 
 has_java() { have java && javac --release 17 --version >/dev/null 2>&1 && [ -f "$(pgjdbc)" ]; }
@@ -120,7 +120,7 @@ test_node() {
     directory=$(language_directory node)
     rm -rf "$directory/pg_once" "$directory/test"
     cp -R sql/examples/node/*.js sql/examples/node/pg_once sql/examples/node/test "$directory/"
-    # Node 18's runner takes a folder, later ones take patterns; all take names of files.
+    # Node 18's test runner takes a folder, later test runners take patterns; all take names of files.
     (cd "$directory" && node --test --test-concurrency=1 --test-reporter=spec test/*.test.js)
 }
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Rust, a C toolchain for bindgen, and cargo-pgrx of the right version. Sourced after lib.sh.
 #
-# Uses the tools on the machine. Installs missing ones where that is allowed: Debian's packages, one more rustup
+# Uses the tools on the machine. Installs missing tools where that is allowed: Debian's packages, one more rustup
 # toolchain, cargo-pgrx under target/tools.
 
 RUST_NEEDED=$(sed -n 's/^rust-version = "1\.\([0-9]*\)"/\1/p' pg_ext/Cargo.toml)

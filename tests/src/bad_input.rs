@@ -55,7 +55,7 @@ impl Function {
     }
 }
 
-/// Tries each bad value beside good ones, so that no bad value hides behind another; then the good ones alone, after
+/// Tries each bad value beside good ones, so that no bad value hides behind another; then the good values alone, after
 /// `begin`. Returns how many bad values were tried.
 pub async fn all_refused(
     play: &Playground,

@@ -197,7 +197,8 @@ fn set(statement: &str) -> Kind<'_> {
         .find(|c: char| c.is_whitespace() || c == '=')
         .unwrap_or(rest.len());
     let name = &rest[..end];
-    // A default counts for later transactions; in the present transaction the level itself is set.
+    // `default_transaction_...` counts only for later transactions, so `transaction_...` is set in the present
+    // transaction.
     let now = name
         .strip_prefix("default_")
         .filter(|now| now.starts_with("transaction_"));

@@ -53,7 +53,8 @@ impl Cluster {
 
 impl Cluster {
     /// Takes over what `old` has by `pg_upgrade`, which copies the files unless `more` says `--link`. This cluster must
-    /// be as `initdb` made it; it runs afterwards and the old one does not. What both servers said meanwhile is returned.
+    /// be as `initdb` made it; it runs afterwards and the old cluster does not. What both servers said meanwhile is
+    /// returned.
     ///
     /// # Errors
     /// With the words of `pg_upgrade`, if it fails.

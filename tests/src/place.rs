@@ -80,8 +80,8 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A port on 127.0.0.1 that nobody listens on now. Processes start at different places, so that
-/// two test programs do not race for the same one.
+/// A port on 127.0.0.1 that nobody listens on now. Processes start at different places, so that two test programs do
+/// not race for the same port.
 pub(crate) fn free_port() -> Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let span = PORTS.end - PORTS.start;

@@ -88,7 +88,7 @@ impl From<i32> for Session {
     }
 }
 
-/// The process id of the backend that serves `client` now; behind a pooler another one may serve its next
+/// The process id of the backend that serves `client` now; behind a pooler another backend may serve its next
 /// transaction.
 ///
 /// # Errors

@@ -104,7 +104,7 @@ impl Cluster {
         .with_context(|| self.log_tail())
     }
 
-    /// Makes this standby a primary of its own, as a failover does, and waits until it is one.
+    /// Makes this standby a primary of its own, as a failover does, and waits until it is a primary.
     ///
     /// # Errors
     /// If this cluster is no standby.

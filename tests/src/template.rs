@@ -37,7 +37,7 @@ impl Template {
         Ok(true)
     }
 
-    /// Keeps the state of a cluster that has never run. If two programs do so at the same time, the first one wins.
+    /// Keeps the state of a cluster that has never run. If two programs do so at the same time, the first program wins.
     pub(crate) fn keep(&self, programs: &Programs, place: &Place) -> Result<()> {
         let aside = Place::new(programs.user())?;
         copy(&place.data(), &aside.data())?;
