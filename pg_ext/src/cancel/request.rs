@@ -87,7 +87,8 @@ impl TornRow {
         }
     }
 
-    /// `accepted` while a lease covers the row: its holder releases it. Else `teardown`: no action can start any more.
+    /// `accepted` while a lease covers the row: the lease's holder releases the row. Else `teardown`: no action can
+    /// start any more.
     fn requested(&self, seen: &RowSeen) -> Result<Datum> {
         let lease = Lease::latest(&self.machine, &self.id)?;
         let outcome: &[u8] = match lease.is_some_and(|l| l.covers(seen.status())) {

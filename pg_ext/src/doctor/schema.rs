@@ -51,7 +51,7 @@ const VERSION: &CStr = c"
                v (sql, library)
      WHERE e.extname = 'pg_once' AND v.sql <> v.library";
 
-// Autovacuum looks once a minute, so ten minutes without a vacuum have a reason.
+// Autovacuum looks once a minute, so something keeps it from a table that waits for ten minutes.
 const BLOAT: &CStr = c"
     SELECT 'warning', pg_catalog.format('table once.%s is full of dead rows', s.relname),
            pg_catalog.format('%s dead rows beside %s live ones; last vacuum: %s', s.n_dead_tup, s.n_live_tup,

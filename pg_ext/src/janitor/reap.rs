@@ -41,7 +41,7 @@ const KEY_REAP: &CStr = c"
     reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM looked WHERE is_due)) RETURNING 1)
     SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2 FROM reaped";
 
-// over: keys whose gone_for is over, too, are deleted instead.
+// over: a key whose gone_for is over, too, is deleted, not emptied.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,

@@ -201,7 +201,7 @@ static GET_ALL: Kept = Kept::new(
     ],
 );
 
-/// The values of a change that SQL does not read from the JSON itself.
+/// The values of a change, except values that SQL reads from the JSON.
 #[derive(Default)]
 struct ScopeChange {
     owner: Option<Datum>,

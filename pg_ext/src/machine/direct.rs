@@ -70,7 +70,7 @@ pub struct DirectMove<'a> {
 
 /// A move that was made.
 pub struct DirectlyMoved {
-    /// Empty where moves are not followed.
+    /// Empty if moves are neither recorded nor emit events.
     pub from: String,
     pub version: Option<Datum>,
 }

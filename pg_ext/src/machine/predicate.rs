@@ -314,8 +314,9 @@ impl Opened {
         }
     }
 
-    /// The text that is kept: the server's own text of the expression, with every name qualified. The server must write
-    /// the same text again after reading either text back, but the first readings may still change the text.
+    /// The text that is kept: the server's own text of the expression, with every name qualified. Read back, the plain
+    /// and the qualified text must give the same expression. The server's own text may change at the first readings,
+    /// until it stays the same.
     fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {

@@ -89,7 +89,7 @@ impl Fitting {
         Some(MachineShape {
             id: id?,
             status: status?,
-            // A declared column that does not fit is a fault by now.
+            // A declared column that does not fit has been noted as a fault above.
             version: version.flatten(),
             flag: flag.flatten(),
             refund: refund.flatten(),

@@ -86,7 +86,7 @@ impl Seen {
         xid < self.xmax && self.running.binary_search(&xid).is_err()
     }
 
-    /// Transactions below `xmax` that had not ended. [`Seen::fresh`] gives those from `xmax` to `next`.
+    /// Transactions below `xmax` that had not ended. [`Seen::fresh`] gives the transactions from `xmax` to `next`.
     pub fn unfinished(&self) -> impl Iterator<Item = i64> + '_ {
         let own = (self.own != 0 && self.own < self.xmax).then_some(self.own);
         let others = self.running.iter().copied();

@@ -1,9 +1,9 @@
 //! The part of the log that a lane is in: the events that one snapshot saw and an earlier snapshot did not, in the
 //! order of event ids.
 //!
-//! Most of them have ids above the earlier snapshot's `high`: they are one range of the index by position. The others
-//! belong to transactions that the earlier snapshot saw running (`late`): each transaction is a range of the index by
-//! transaction. A reader merges these ranges over all tables of events; nothing is sorted.
+//! Most of these events have ids above the earlier snapshot's `high`: they are one range of the index by position. The
+//! other events belong to transactions that the earlier snapshot saw running (`late`): each transaction is a range of
+//! the index by transaction. A reader merges these ranges over all tables of events; nothing is sorted.
 
 use super::batch::{Col as BatchCol, Part};
 use super::event::{self, Col, Event, Home};

@@ -82,8 +82,8 @@ impl Table {
         }
     }
 
-    /// Each new row version needs a generated column, or a check of a NOT NULL that older rows may break. A proven NOT
-    /// NULL stays true of columns that are not written.
+    /// Each new row version needs the value of a generated column, or the check of a NOT NULL that older rows may
+    /// break. A proven NOT NULL stays true of columns that are not written.
     fn computes(&self) -> bool {
         let Some(constraints) = self.constraints() else {
             return false;

@@ -193,7 +193,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
-    // Only after the batches are locked: a transaction that has nacked may still emit a delayed event.
+    // Comes after the lock on the batches, because a transaction that has nacked may still emit a delayed event.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     table::tell_all(&[TOPICS, SUBSCRIBERS])?;
