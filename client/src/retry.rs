@@ -155,8 +155,8 @@ impl Backoff {
         }
     }
 
-    /// Like `insist`, without a bound, for a call that the end of its lease bounds. Also returns the time at which the
-    /// answered call was sent.
+    /// Like `insist`, but without a bound: the caller stops it at the end of a lease. Also returns the time at which
+    /// the answered call was sent.
     pub(crate) async fn until_answered<T, F, Fut>(&self, mut call: F) -> Result<(Instant, T), Error>
     where
         F: FnMut() -> Fut,

@@ -1,4 +1,4 @@
-//! Owns the way to the server over sqlx: through its pool, a connection or a transaction of it.
+//! Owns the way to the server over sqlx: through a pool, a connection or a transaction of sqlx.
 //!
 //! Invariant: like the caller's own statements, each statement is prepared once for a connection and kept. The first
 //! call of a statement on a connection takes two round trips, a later call one. A pooled connection on which a call

@@ -262,8 +262,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Adopts up to `max` rows that are in a claim state without a lease: loaded or replicated so, or older
-    /// than the definition. The next sweep reverts them. Returns how many.
+    /// Adopts up to `max` rows that are in a claim state without a lease, because they were loaded or replicated, or
+    /// are older than the definition. The next sweep reverts them. Returns how many.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the

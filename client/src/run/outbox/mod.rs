@@ -1,8 +1,8 @@
 //! Owns the outbox worker: batch after batch, each event to its handler, until it is told to stop.
 //!
-//! Invariant: an event is acked only after its handler has succeeded, and every event that is not acked
-//! is delivered again. A worker takes more events only when none of its own waits for a free handler,
-//! so that other workers can get them.
+//! Invariant: an event is acked only after its handler has succeeded, and every event that is not acked is delivered
+//! again. A worker takes more events only when none of its own events waits for a free handler, so that other workers
+//! can get them.
 
 mod batch;
 mod chain;
