@@ -58,7 +58,7 @@ check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
 # `--all-targets` would check each program without unit tests twice.
 check "Clippy: the client and the tests" clippy "${BOTH[@]}" --lib --bins --examples --tests
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
-# With an example, the dependencies get the features that clippy has checked them with, and are not checked again.
+# The example gives the dependencies the features that they had for clippy, so they are not checked again.
 check "The client's documentation" env RUSTDOCFLAGS="-D warnings" \
     cargo doc --quiet --package pg-once --all-features --no-deps --lib --example quickstart
 

@@ -8,7 +8,8 @@
 #   languages  the example programs in Python, Node and Java, killed and raced, on the newest version
 #   pictures   mermaid blocks of the book and machine_diagram's answers, drawn in a browser, on the newest version
 #   package    the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
-# PG_VERSIONS="15 16 18" names the versions; the first is that of release build and packages, the last the newest.
+# PG_VERSIONS="15 16 18" names the versions; the release build and the packages use the first, and the last is the
+# newest.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/suite.sh

@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, StopMode};
 use crate::place::{copy, free_port};
 use crate::programs::run;
 
-/// Past ten million, and the first id of its page: the server begins the page of states anew there.
+/// Past ten million, and the first id on its page of transaction states, so the server begins that page anew.
 const FAR: &str = "10027008";
 
 impl Cluster {

@@ -210,7 +210,7 @@ impl Playground {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = format!("play_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let admin = cluster().connect("postgres").await.unwrap();
-        // Files are copied in about half of the time in which pages are written to the log.
+        // Copying files takes about half as long as writing pages to the log.
         let create = format!("create database {name} template model strategy file_copy");
         admin.batch_execute(&create).await.unwrap();
         let client = connect("postgres", &name, directly).await;

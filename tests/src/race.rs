@@ -121,7 +121,7 @@ async fn waits(admin: &Client, session: &Session) -> Result<Option<Row>> {
 /// Waits until the session waits for a lock that another backend holds.
 ///
 /// # Errors
-/// If it does not, after a bounded time; the error says what it does instead.
+/// If it does not wait within a bounded time; the error says what it does instead.
 pub async fn wait_until_waiting(admin: &Client, session: impl Into<Session>) -> Result<()> {
     let session = session.into();
     let mut seen = String::from("is not there");

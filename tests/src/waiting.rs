@@ -22,8 +22,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Sends `sql` through `session`. For a statement that does not wait for long: a look at the server may come too
-    /// late.
+    /// Sends `sql` through `session`. Use this for a statement that waits only briefly: a look at the server may come
+    /// too late.
     pub fn send(session: Playground, sql: &str) -> Waiting {
         let sql = sql.to_owned();
         let task = tokio::spawn(async move {
