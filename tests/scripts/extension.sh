@@ -78,7 +78,7 @@ put_extension() {
 
 may_write() { [ -w "$("$1" --pkglibdir)" ] && [ -w "$("$1" --sharedir)/extension" ]; }
 
-# Our private copy's headers where they are the same, so that its build is used again.
+# Answers our private copy if its headers equal the server's, so that the copy's build is used again.
 headers_for() {
     local private
     private=$(private_pg_config "$1")

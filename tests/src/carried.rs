@@ -157,7 +157,7 @@ fn kind(statement: &str) -> Kind<'_> {
     let lower = statement.to_ascii_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
     let starts = |text: &str| lower.starts_with(text);
-    // A block that commits by itself runs alone, too: its settings stay behind.
+    // A block that commits by itself runs alone, too, without the carried settings.
     let commits = words.first() == Some(&"do") && lower.contains("commit;");
     if commits || ALONE.iter().any(|alone| starts(alone)) {
         return Kind::Alone;

@@ -1,4 +1,4 @@
-//! Kills what a program started when the program is gone, however it went.
+//! When a program is gone, however it went, kills everything that the program had started.
 //!
 //! A leash is a small shell that waits on a pipe whose other end only we hold. When we drop it, exit, panic or are
 //! killed with SIGKILL, the kernel closes that end; the shell then kills every process whose working directory is

@@ -107,7 +107,7 @@ async fn ensure_whole(name: &str, test: &str) {
     };
     if let Some(broken) = broken {
         let told = format!("test {test} leaves a database that is not whole: {broken}\n");
-        // Past the test harness, which shows the output of failed tests only, and of no other thread.
+        // Written past the test harness, which shows only what failed tests print, and nothing of other threads.
         let _ = std::io::stderr().write_all(told.as_bytes());
         std::process::exit(101);
     }

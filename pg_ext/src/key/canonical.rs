@@ -47,7 +47,8 @@ fn value(
     Some(())
 }
 
-/// Members in the order of jsonb: by the length of the name, then by its bytes. If a name repeats, the last one counts.
+/// Members in the order of jsonb: by the length of the name, then by its bytes. If a name repeats, the last member
+/// counts.
 fn object(
     written: &[u8],
     levels: usize,

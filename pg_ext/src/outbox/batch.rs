@@ -65,7 +65,8 @@ impl Part {
         self.i32(Col::Lane)
     }
 
-    /// Tokens of the lane's batches that may be out: those that were out when this part was taken, and its own.
+    /// Tokens of the lane's batches that may be out: batches that were out when this part was taken, and this part's
+    /// batch.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {

@@ -1,8 +1,8 @@
 //! once.dead: `outbox_dead`, `outbox_redrive` and `outbox_discard`.
 //!
 //! A dead letter is a copy of its event, because the segment of the event is truncated regardless. A redrive inserts
-//! the event into once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. Among the pending
-//! events of its order_key the event takes its place by event_id. So events that are redriven together keep their
+//! the event into once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. The event's place
+//! among the pending events of its order_key depends on its event_id. So events that are redriven together keep their
 //! order. Later events that were delivered meanwhile stay ahead.
 
 use super::emit::lane_of_key;

@@ -29,7 +29,8 @@ impl Window {
         last.map_or_else(|| Ok(Window::start(subscriber)), Window::after)
     }
 
-    /// The window of a lane without a batch: it begins behind the events that its subscriber's start saw.
+    /// The window of a lane without a batch: it begins behind the events that were visible when its subscriber was
+    /// made.
     fn start(subscriber: &Subscriber) -> Window {
         Window {
             series: subscriber.start_series,

@@ -19,7 +19,8 @@ const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespa
 
 static TEMPORARY_TYPE: Kept = Kept::new(TEMPORARY, &[OIDOID]);
 
-/// 55000 in a session with temporary objects, except for a superuser. Looks for types only: every table has one.
+/// 55000 in a session with temporary objects, except for a superuser. Looks for types, because every table has a row
+/// type.
 pub fn ensure_nothing_temporary() -> Result<()> {
     let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
     // SAFETY: reads variables of this backend.
