@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use crate::playground::Playground;
 use pg_once_tests::script;
 
-pub const JOBS: &str = include_str!("../../../sql/examples/batch_job.sql");
+pub const JOBS: &str = concat!(
+    include_str!("../../../sql/examples/batch_job.sql"),
+    "create table visit (id int primary key, status text not null);"
+);
 const MACHINE: &str = include_str!("../../../sql/examples/batch_job.json");
 
 pub const ROLES: &str = "
@@ -21,13 +24,15 @@ pub type Tokens = BTreeMap<&'static str, String>;
 pub const GRANTS: &str =
     "grant all on schema public to worker; grant usage on schema once to worker";
 
-const SETUP: [&str; 10] = [
+const SETUP: [&str; 11] = [
     GRANTS,
     "select once.grant_role('worker', 'use'), once.grant_role('boss', 'operate'), once.grant_role('stranger', 'use')",
     r#"select once.scope_set('s', '{"keep_request": true, "max_attempts": 9, "gone_for": "3 days"}')"#,
     r#"select once.scope_set('team', '{"owner": "team", "lease": "1 hour"}')"#,
     r#"select once.topic_set('t', '{"lanes": 4, "dedupe_for": "2 days", "subscribers": ["default", "idle"]}')"#,
     r#"select once.topic_set('team', '{"owner": "team"}')"#,
+    r#"select once.machine_define('{"machine": "visit", "owner": "team", "table": "public.visit", "id": "id",
+        "status": "status", "status_types": ["open", "done"], "transitions": [{"from": ["open"], "to": "done"}]}')"#,
     "select once.topic_set('undo', '{}')",
     r#"select once.subscriber_set('t', 'default', '{"backoff_base": "10 min", "backoff_cap": "10 min"}')"#,
     "select once.machine_guard('batch_job', true)",
@@ -112,6 +117,8 @@ select emitted from once.outbox_emit('t', '"new"')
 select emitted, event_id = {deduped} from once.outbox_emit('t', '"again"', dedupe_key => 'd')
     f|t
 select emitted from once.outbox_emit('t', '"o3"', 'other')
+    t
+select once.topic_set('later') is not null
     t
 -- Keys.
 select outcome, response_code, response_body, response_headers from once.key_claim('s', 'done', '{"a": 1.0}')

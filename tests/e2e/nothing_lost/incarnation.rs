@@ -211,7 +211,10 @@ async fn a_renamed_owner_keeps_his_things_through_a_sweep_and_a_restore() {
     moved.show("alter role crew rename to gang").await;
     moved.show("create role crew").await;
     moved.show("select count(*) from once.sweep()").await;
-    assert!(moved.show(NAMES).await.contains("scope gang"));
+    for what in ["scope", "machine"] {
+        let name = format!("{what} gang");
+        assert!(moved.show(NAMES).await.contains(&name), "{name}");
+    }
     let owner =
         "select once.scope_get(scope) ->> 'owner' from once.scope where owner is not null limit 1";
     assert_eq!(moved.show(owner).await, "gang");
@@ -225,6 +228,7 @@ async fn a_renamed_owner_is_stored_by_his_new_name_with_the_next_set_or_grant() 
     for (round, call) in [
         "scope_set('other', '{}')",
         "topic_set('t', '{}')",
+        "subscriber_set('t', 'default', '{}')",
         "grant_role('boss', 'use')",
     ]
     .iter()
@@ -237,7 +241,7 @@ async fn a_renamed_owner_is_stored_by_his_new_name_with_the_next_set_or_grant() 
         .await;
         play.show(&format!("select once.{call}")).await;
         let names = play.show(NAMES).await;
-        for what in ["scope", "topic"] {
+        for what in ["scope", "topic", "machine"] {
             assert!(names.contains(&format!("{what} {next}")), "{call}: {names}");
         }
         name = next;
