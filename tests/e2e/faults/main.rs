@@ -39,6 +39,8 @@ const SESSIONS: usize = 6;
 /// A server that logs each error's code.
 fn builder() -> pg_once_tests::Builder {
     janitor::preloaded("fuzz, shop")
+        // A busy machine reads the log of half a minute again within the patience of the sessions.
+        .setting("checkpoint_timeout", "30 s")
         .setting("log_line_prefix", "%m [%p] %q%u@%d !%e ")
         .setting("restart_after_crash", "on")
         .setting("autovacuum_naptime", "1s")
