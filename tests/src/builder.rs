@@ -1,6 +1,7 @@
 //! Describes a cluster and makes it: `initdb`, settings, first start.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -34,6 +35,7 @@ pub struct Builder {
     programs: Option<Programs>,
     settings: Vec<(String, String)>,
     initdb: Vec<String>,
+    below: Option<PathBuf>,
 }
 
 impl Builder {
@@ -65,13 +67,23 @@ impl Builder {
         self
     }
 
+    /// Where its directory is made, in place of the usual one.
+    #[must_use]
+    pub fn below(mut self, directory: Option<&Path>) -> Self {
+        self.below = directory.map(Path::to_owned);
+        self
+    }
+
     /// Makes the cluster and starts it.
     ///
     /// # Errors
     /// With the program's own words, if `initdb` or the server fails.
     pub fn launch(self) -> Result<Cluster> {
         let programs = self.programs.clone().map_or_else(Programs::from_env, Ok)?;
-        let place = Place::new(programs.user())?;
+        let place = match &self.below {
+            Some(directory) => Place::below(directory, programs.user())?,
+            None => Place::new(programs.user())?,
+        };
         self.make(&programs, &place)?;
         let mut text = BASE.to_owned();
         for (name, value) in &self.settings {

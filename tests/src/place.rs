@@ -39,7 +39,12 @@ impl Place {
     /// A new, empty directory that belongs to `user`.
     pub(crate) fn new(user: OsUser) -> Result<Self> {
         let base = std::env::var_os(VARIABLE).map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
-        let leash = leashed_directory(&base, user)?;
+        Self::below(&base, user)
+    }
+
+    /// The same below this one.
+    pub(crate) fn below(base: &Path, user: OsUser) -> Result<Self> {
+        let leash = leashed_directory(base, user)?;
         let sockets = if leash.directory().as_os_str().len() > LONGEST_SOCKET_DIRECTORY {
             Some(leashed_directory(Path::new("/tmp"), user)?)
         } else {
@@ -82,7 +87,10 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// A port on 127.0.0.1 that nobody listens on now. Processes start at different places, so that two test programs do
 /// not race for the same port.
-pub(crate) fn free_port() -> Result<u16> {
+///
+/// # Errors
+/// If none is free.
+pub fn free_port() -> Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let span = PORTS.end - PORTS.start;
     let first = u16::try_from(std::process::id().wrapping_mul(61) % u32::from(span))?;

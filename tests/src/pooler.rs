@@ -1,6 +1,7 @@
 //! PgBouncer in front of a cluster.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -12,6 +13,7 @@ use tokio_postgres::Client;
 use crate::builder::SUPERUSER;
 use crate::cluster::{Cluster, connect};
 use crate::leash::kill_all_in;
+use crate::os_user::OsUser;
 use crate::place::{Place, free_port, poll};
 use crate::programs::unprivileged;
 
@@ -45,6 +47,7 @@ pub struct PgBouncer {
     process: Child,
     port: u16,
     place: Place,
+    user: OsUser,
 }
 
 impl Cluster {
@@ -55,7 +58,6 @@ impl Cluster {
     /// If PgBouncer is not on this machine (the error names the command that installs it) or does
     /// not start.
     pub fn pgbouncer(&self, mode: PoolMode, pool_size: u32, users: &[&str]) -> Result<PgBouncer> {
-        let program = find()?;
         let user = self.programs().user();
         let place = Place::new(user)?;
         let port = free_port()?;
@@ -69,19 +71,11 @@ impl Cluster {
             directory.join("pgbouncer.ini"),
             self.pooler_settings(mode, pool_size, port, &place),
         )?;
-        let mut command = Command::new(program);
-        unprivileged(&mut command, user, directory);
-        let log = std::fs::File::create(directory.join("pgbouncer.log"))?;
-        command
-            .arg("pgbouncer.ini")
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .process_group(0);
-        let process = command.spawn().context("start pgbouncer")?;
         let mut pooler = PgBouncer {
-            process,
+            process: start(user, directory)?,
             port,
             place,
+            user,
         };
         pooler.wait_until_ready()?;
         Ok(pooler)
@@ -104,6 +98,19 @@ impl Cluster {
 }
 
 impl PgBouncer {
+    /// The program. Debian puts it into /usr/sbin, which is not on every user's PATH.
+    ///
+    /// # Errors
+    /// If it is not on this machine; the error names the command that installs it.
+    pub fn find() -> Result<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .chain([PathBuf::from("/usr/sbin")])
+            .map(|directory| directory.join("pgbouncer"))
+            .find(|program| program.is_file())
+            .context("pgbouncer is not on this machine: apt-get install -y pgbouncer")
+    }
+
     /// The port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -148,11 +155,23 @@ impl PgBouncer {
         connect(&self.url(db)).await
     }
 
+    /// Ends it at once, as a crash would, and starts it again with the files that are there.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn kill_9_and_start(&mut self) -> Result<()> {
+        self.process.kill()?;
+        self.process.wait()?;
+        self.process = start(self.user, self.place.directory())?;
+        self.wait_until_ready()
+    }
+
     fn wait_until_ready(&mut self) -> Result<()> {
         let Self {
             process,
             port,
             place,
+            ..
         } = self;
         poll("pgbouncer to listen", || {
             if let Some(status) = process.try_wait()? {
@@ -178,12 +197,17 @@ impl Drop for PgBouncer {
     }
 }
 
-/// Debian puts it into /usr/sbin, which is not on every user's PATH.
-fn find() -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain([PathBuf::from("/usr/sbin")])
-        .map(|directory| directory.join("pgbouncer"))
-        .find(|program| program.is_file())
-        .context("pgbouncer is not on this machine: apt-get install -y pgbouncer")
+/// Its words go to the end of `pgbouncer.log`.
+fn start(user: OsUser, directory: &Path) -> Result<Child> {
+    let mut log = File::options();
+    log.create(true).append(true);
+    let log = log.open(directory.join("pgbouncer.log"))?;
+    let mut command = Command::new(PgBouncer::find()?);
+    unprivileged(&mut command, user, directory);
+    command
+        .arg("pgbouncer.ini")
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0);
+    command.spawn().context("start pgbouncer")
 }

@@ -1,21 +1,16 @@
 //! A cluster of many databases behind PgBouncer, whose map has a line for each, and the script that moves them.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use pg_once_tests::{Cluster, PgBouncer, PoolMode, Programs, is_long};
+use pg_once_tests::{Cluster, PgBouncer, PoolMode, Programs, free_port, is_long};
 use tokio_postgres::{Client, NoTls};
 
 use crate::content::{self, Tokens};
 use crate::playground::Playground;
-
-const SCRIPT: &str = include_str!("../../../sql/examples/shards/shards.sh");
 
 /// The databases of the storm are shop_0 to shop_7, and more in the long form.
 pub fn shards() -> usize {
@@ -100,8 +95,7 @@ impl World {
         for database in &DAYS[1..] {
             copy(&cluster, DAYS[0], database);
         }
-        let half = TcpListener::bind("127.0.0.1:0").unwrap();
-        let half = half.local_addr().unwrap().port();
+        let half = free_port().unwrap();
         let programs = cluster.programs().clone();
         World::of(cluster, half, tokens, programs).await
     }
@@ -123,7 +117,6 @@ impl World {
 
     async fn of(cluster: Cluster, half: u16, tokens: Tokens, programs: Programs) -> Option<World> {
         let pooler = mapped(&cluster).await?;
-        std::fs::write(cluster.directory().join("shards.sh"), SCRIPT).unwrap();
         Some(World {
             cluster,
             pooler,
@@ -133,45 +126,15 @@ impl World {
         })
     }
 
-    fn addresses(&self) -> [String; 2] {
-        [self.cluster.port(), self.half].map(|port| format!("127.0.0.1:{port}"))
-    }
-
-    /// The script as an operator starts it, as the OS user of the servers; `back`: from the half to the first cluster.
+    /// `back`: from the half to the first cluster.
     fn script(&self, words: &str, back: bool) -> Command {
-        let directory = self.cluster.directory();
-        let programs = &self.programs;
-        let mut command = programs.command("/bin/bash", directory);
-        let mut addresses = self.addresses();
+        let mut ports = [self.cluster.port(), self.half];
         if back {
-            addresses.reverse();
+            ports.reverse();
         }
-        let [from, to] = addresses;
-        command
-            .env("PGUSER", "postgres")
-            .env(
-                "PATH",
-                format!("{}:/usr/bin:/bin", programs.directory().display()),
-            )
-            .arg("shards.sh")
-            .args(words.split_whitespace())
-            .args(["--from", &from, "--to", &to])
-            .args(["--pooler", &format!("127.0.0.1:{}", self.pooler.port())])
-            .arg("--map")
-            .arg(self.pooler.directory().join("pgbouncer.ini"))
-            .process_group(0);
-        if words.starts_with("split") {
-            let socket = self.cluster.socket_directory();
-            command.arg("--data").arg(self.half_directory());
-            command
-                .arg("--options")
-                .arg(format!("-k {}", socket.display()));
-        }
-        command
-    }
-
-    pub fn half_directory(&self) -> PathBuf {
-        self.cluster.directory().join("half")
+        let (cluster, programs) = (&self.cluster, &self.programs);
+        let script = cluster.shards_script(programs, &self.pooler, words, ports);
+        script.unwrap()
     }
 
     /// Runs the script to its end; what it said.
@@ -219,15 +182,37 @@ impl World {
         assert!(!again.contains("PAUSE"), "{again}");
     }
 
+    /// Runs it while the pooler is killed once in each step, and started again as a supervisor would. A script that
+    /// misses the pooler stops, and is run again.
+    pub fn run_while_the_pooler_dies(&mut self, words: &str) {
+        let mut kills = 0;
+        loop {
+            let mut script = self.begun(words, false);
+            for line in BufReader::new(script.stdout.take().unwrap()).lines() {
+                if line.unwrap().starts_with(&format!("step {} of", kills + 1)) {
+                    self.pooler.kill_9_and_start().unwrap();
+                    kills += 1;
+                }
+            }
+            let output = script.wait_with_output().unwrap();
+            if output.status.success() {
+                break;
+            }
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(errors.contains("pooler"), "{words}: {errors}");
+        }
+        assert!(kills > 4, "{words}: {kills} kills");
+    }
+
+    fn begun(&self, words: &str, back: bool) -> Child {
+        let mut script = self.script(words, back);
+        let script = script.arg("--yes").stdout(Stdio::piped());
+        script.stderr(Stdio::piped()).spawn().unwrap()
+    }
+
     /// False: it has come to its end without that step.
     pub fn killed_in(&self, step: u32, words: &str, back: bool) -> bool {
-        let mut script = self
-            .script(words, back)
-            .arg("--yes")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut script = self.begun(words, back);
         let begins = format!("step {step} of");
         let mut said = Vec::new();
         for line in BufReader::new(script.stdout.take().unwrap()).lines() {
@@ -263,17 +248,8 @@ pub async fn mapped(cluster: &Cluster) -> Option<PgBouncer> {
         }
         Err(error) => panic!("{error:?}"),
     };
-    let file = pooler.directory().join("pgbouncer.ini");
-    let settings = std::fs::read_to_string(&file).unwrap();
-    let every = format!("* = host=127.0.0.1 port={}\n", cluster.port());
     let names = (0..shards()).map(|shard| format!("shop_{shard}"));
-    let lines: String = names
-        .chain(DAYS.map(str::to_owned))
-        .map(|name| format!("{name}{every}", every = &every[1..]))
-        .collect();
-    std::fs::write(&file, settings.replace(&every, &lines)).unwrap();
-    cluster.programs().user().own(&file).unwrap();
-    let admin = pooler.connect("pgbouncer").await.unwrap();
-    admin.simple_query("RELOAD").await.unwrap();
+    let names = names.chain(DAYS.map(str::to_owned));
+    pooler.map(cluster, names).await.unwrap();
     Some(pooler)
 }
