@@ -93,6 +93,8 @@ pub enum What {
     Killed { lane: usize },
     /// It ended although nobody killed it: never expected.
     Died { lane: usize, last_words: String },
+    /// It came to the end that was meant for it.
+    Ended { lane: usize },
     /// The proxy dropped an answer of success on its way to the client.
     AnswerCut { lane: usize },
     /// A backend of the service's database was terminated.

@@ -2,9 +2,9 @@
 //! trouble, and the proof of what came of it.
 //!
 //! Invariant: exit status 0 means that pg_once made every order that arrived exactly once, also those whose
-//! client never came back, ended every job and every funding whole or with everything given back, and
-//! lost and repeated no receipt, while all the trouble happened. A table of contents; each noun has its
-//! file, each story its folder.
+//! client never came back and those that met a move of their shard, ended every job and every funding whole or with
+//! everything given back, and lost and repeated no receipt, while all the trouble happened. A table of contents; each
+//! noun has its file, each story its folder.
 
 mod batch;
 mod client;
@@ -13,8 +13,11 @@ mod dashboard;
 mod database;
 mod fundings;
 mod ground;
+mod growth;
 mod journal;
 mod load;
+#[path = "shared/modulo.rs"]
+mod modulo;
 mod orders;
 mod outside;
 mod progress;
@@ -81,6 +84,7 @@ async fn tell_the_stories(settings: &Settings) -> Result<Vec<String>> {
         batch::tell(&ground).await?,
         receipts::tell(&ground).await?,
         fundings::tell(&ground).await?,
+        growth::tell(&ground).await?,
     ];
     stories.retain(|story| !story.runs.is_empty());
     stories.iter().for_each(table::print);
@@ -117,7 +121,7 @@ async fn main() -> Result<ExitCode> {
         println!(
             "With pg_once every order that arrived was made exactly once, also where its client never came back, every job ended done and paid for, or cancelled with \
              everything given back, every receipt arrived once and in order, and every funding was posted, or archived \
-             with its money back."
+             with its money back. Where shards moved, no order was made or charged twice."
         );
         return Ok(ExitCode::SUCCESS);
     }

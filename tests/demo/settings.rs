@@ -10,7 +10,7 @@ use clap::Parser;
 pub const SCOPE: &str = "orders.create";
 
 /// The names of all runs, in their order.
-const RUNS: [&str; 11] = [
+const RUNS: [&str; 13] = [
     "naive",
     "pg_once",
     "pg_once_forgetful_bank",
@@ -22,9 +22,11 @@ const RUNS: [&str; 11] = [
     "receipts_pg_once",
     "fundings_naive",
     "fundings_pg_once",
+    "growth_naive",
+    "growth_pg_once",
 ];
 
-/// Runs four loads, orders, batch jobs, receipts and fundings, through hand-written services and through pg_once, with
+/// Runs five loads, orders, batch jobs, receipts, fundings and orders of growing servers, through hand-written services and through pg_once, with
 /// real trouble (kill -9, lost answers, duplicates, cancellations, terminated backends), and counts
 /// what went wrong.
 ///
@@ -62,6 +64,12 @@ pub struct Settings {
     /// How long fundings keep arriving, in seconds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(5..=3600))]
     pub funding_seconds: u32,
+    /// Orders in each of the two runs in which servers are added
+    #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u32).range(400..=100_000))]
+    pub growth_orders: u32,
+    /// How long those orders keep arriving, in seconds
+    #[arg(long, default_value_t = 18, value_parser = clap::value_parser!(u32).range(10..=3600))]
+    pub growth_seconds: u32,
     /// Seed of the load and of the trouble
     #[arg(long, default_value_t = 20)]
     pub seed: u64,

@@ -142,6 +142,11 @@ impl Timeline<'_> {
         for event in &self.run.events {
             match &event.what {
                 What::Up { lane: up } if *up == lane => up_since = Some(event.at_ms),
+                What::Ended { lane: down } if *down == lane => {
+                    if let Some(since) = up_since.take() {
+                        self.alive(since, event.at_ms, top);
+                    }
+                }
                 What::CrashedAt { lane: down, .. } | What::Killed { lane: down }
                     if *down == lane =>
                 {

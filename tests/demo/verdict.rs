@@ -94,10 +94,7 @@ pub fn faults(run: &Run, title: &str, kills: usize, happened: &[(&str, usize)]) 
         .iter()
         .filter(|(_, times)| **times == 0);
     faults.extend(missed.map(|(point, _)| format!("{title}: no process died at {point}")));
-    let everywhere = [
-        ("an answer cut on its way", trouble.answers_cut),
-        ("a terminated backend", trouble.backends_terminated),
-    ];
+    let everywhere = [("an answer cut on its way", trouble.answers_cut)];
     let missed = happened
         .iter()
         .chain(&everywhere)

@@ -268,3 +268,10 @@ need_any_server() {
     CHOSEN=$version
     CHOSEN_PG_CONFIG=$(private_pg_config "$version")
 }
+
+has_pgbouncer() { have pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
+
+# `need_pgbouncer what`: what cannot be done without it.
+need_pgbouncer() {
+    has_pgbouncer || apt_install pgbouncer || note "pgbouncer is missing, so $1: sudo apt-get install pgbouncer"
+}

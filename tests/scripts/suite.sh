@@ -13,8 +13,7 @@ setup() {
     need_c_toolchain
     need_cargo_pgrx
     # The end-to-end tests and the client's put a pooler between client and server.
-    has_pgbouncer || apt_install pgbouncer ||
-        note "pgbouncer is missing, so tests through a pooler cannot run: sudo apt-get install pgbouncer"
+    need_pgbouncer "tests through a pooler cannot run"
     # The tests of metrics load the alert rules and scrape a database with the real programs.
     local watchers=(prometheus prometheus-postgres-exporter prometheus-sql-exporter)
     if ! have promtool || ! have "${watchers[0]}" || ! have "${watchers[1]}" || ! have "${watchers[2]}"; then
@@ -25,8 +24,6 @@ setup() {
         have sudo || apt_install sudo || die "cargo pgrx test needs sudo when root runs it" "Run: apt-get install sudo"
     fi
 }
-
-has_pgbouncer() { have pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 
 # `take_versions version ...` sets VERSIONS to the versions that are available. Under CI, or when PG_VERSIONS names
 # them, none may be missing.

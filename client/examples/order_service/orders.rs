@@ -13,6 +13,7 @@ use deadpool_postgres::Pool;
 use pg_once::{Abandoned, Done, Failure, Json, Lease, Response, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::bank::{Bank, Charge, Ended};
@@ -75,7 +76,7 @@ impl Shop {
     pub async fn prepare(&self) -> anyhow::Result<()> {
         let client = self.pool.get().await?;
         let there: bool = client
-            .query_one("SELECT to_regclass('orders') IS NOT NULL", &[])
+            .query_typed_one("SELECT to_regclass('orders') IS NOT NULL", &[])
             .await?
             .try_get(0)?;
         if !there {
@@ -201,17 +202,18 @@ impl Shop {
         let mut connection = self.pool.get().await?;
         let transaction = connection.transaction().await?;
         let key = lease.key().as_str();
+        // Without a name for the statement: a pooler in transaction mode may stand between.
         transaction
-            .execute(
+            .execute_typed(
                 INSERT,
                 &[
-                    &order_id,
-                    &key,
-                    &order.customer,
-                    &order.item,
-                    &order.amount_cents,
-                    &charged.charge_id,
-                    &by.name(),
+                    (&order_id, Type::TEXT),
+                    (&key, Type::TEXT),
+                    (&order.customer, Type::TEXT),
+                    (&order.item, Type::TEXT),
+                    (&order.amount_cents, Type::INT8),
+                    (&charged.charge_id, Type::TEXT),
+                    (&by.name(), Type::TEXT),
                 ],
             )
             .await?;

@@ -40,6 +40,7 @@ impl Met {
 pub fn faults(run: &Run, met: &Met) -> Vec<String> {
     let title = format!("{}, jobs", run.card.title);
     let happened = [
+        ("a terminated backend", run.trouble.backends_terminated),
         (
             "an answer \"come back\" (409, 202)",
             run.trouble.saw(Outcome::InProgress),

@@ -46,6 +46,7 @@ impl Met {
 pub fn faults(run: &Run, met: &Met, ledger: &[Line]) -> Vec<String> {
     let title = format!("{}, fundings", run.card.title);
     let happened = [
+        ("a terminated backend", run.trouble.backends_terminated),
         (
             "a compensation of a transfer that was never answered",
             met.unanswered,

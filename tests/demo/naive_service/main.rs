@@ -3,15 +3,19 @@
 //! It is the demo's measuring stick, so it is honest: it does look first, it does use a
 //! transaction-free single INSERT that cannot half-happen, and it answers a repeated key with the
 //! order that is there. What it lacks is what this demo is about: between looking and saving,
-//! anything can happen.
+//! anything can happen. Where it has several servers, a customer's is `hash % servers`.
 
 // The same way to die as the service that it is compared with.
 #[path = "../shared/caller.rs"]
 mod caller;
 #[path = "../../../client/examples/order_service/crash.rs"]
 mod crash;
+#[path = "../shared/modulo.rs"]
+mod modulo;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -35,9 +39,12 @@ struct Args {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// The database with the table `orders`.
+    /// The database with the table `orders`; each of several.
+    #[arg(long, required = true)]
+    database_url: Vec<String>,
+    /// A file that says how many of the databases are in use; read again for each request. Else all are.
     #[arg(long)]
-    database_url: String,
+    servers: Option<PathBuf>,
     /// The bank, such as http://127.0.0.1:9000
     #[arg(long)]
     bank_url: String,
@@ -48,7 +55,8 @@ struct Args {
 
 #[derive(Clone)]
 struct Shop {
-    pool: Pool,
+    pools: Arc<[Pool]>,
+    servers: Option<PathBuf>,
     bank: Caller,
 }
 
@@ -97,7 +105,8 @@ async fn create_order(
 impl Shop {
     /// True: the order was there before.
     async fn create(&self, key: &str, request: OrderRequest) -> Result<(bool, Order)> {
-        if let Some(order) = self.find(key).await? {
+        let pool = self.home(&request.customer)?;
+        if let Some(order) = find(pool, key).await? {
             return Ok((true, order));
         }
         crash::point("after_lookup");
@@ -109,7 +118,7 @@ impl Shop {
             customer: request.customer,
             amount_cents: request.amount_cents,
         };
-        let connection = self.pool.get().await?;
+        let connection = pool.get().await?;
         connection
             .execute(
                 SAVE,
@@ -127,15 +136,14 @@ impl Shop {
         Ok((false, order))
     }
 
-    async fn find(&self, key: &str) -> Result<Option<Order>> {
-        let connection = self.pool.get().await?;
-        let row = connection.query_opt(FIND, &[&key]).await?;
-        Ok(row.map(|row| Order {
-            order_id: row.get(0),
-            charge_id: row.get(1),
-            customer: row.get(2),
-            amount_cents: row.get(3),
-        }))
+    /// The customer's server, as this process's configuration has it now.
+    fn home(&self, customer: &str) -> Result<&Pool> {
+        let servers = match &self.servers {
+            Some(file) => std::fs::read_to_string(file)?.trim().parse()?,
+            None => self.pools.len(),
+        };
+        let home = self.pools.get(modulo::server_of(customer, servers));
+        home.context("the configuration names too many servers")
     }
 
     /// One request to the bank, without an Idempotency-Key.
@@ -149,14 +157,30 @@ impl Shop {
     }
 }
 
+fn pool(url: String) -> Result<Pool> {
+    let mut config = Config::new();
+    config.url = Some(url);
+    config.pool = Some(PoolConfig::new(16));
+    Ok(config.create_pool(Some(Runtime::Tokio1), NoTls)?)
+}
+
+async fn find(pool: &Pool, key: &str) -> Result<Option<Order>> {
+    let row = pool.get().await?.query_opt(FIND, &[&key]).await?;
+    Ok(row.map(|row| Order {
+        order_id: row.get(0),
+        charge_id: row.get(1),
+        customer: row.get(2),
+        amount_cents: row.get(3),
+    }))
+}
+
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
-    let mut config = Config::new();
-    config.url = Some(args.database_url);
-    config.pool = Some(PoolConfig::new(16));
+    let pools: Result<Arc<[Pool]>> = args.database_url.into_iter().map(pool).collect();
     let shop = Shop {
-        pool: config.create_pool(Some(Runtime::Tokio1), NoTls)?,
+        pools: pools?,
+        servers: args.servers,
         bank: Caller::new(&args.bank_url, Duration::from_millis(args.bank_timeout_ms)),
     };
     let app = Router::new()

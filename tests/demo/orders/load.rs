@@ -46,7 +46,7 @@ pub async fn come_back(clients: &Clients, orders: &[Order], keys: &HashSet<Strin
     while running.join_next().await.is_some() {}
 }
 
-fn ask(order: &Order, client: &'static str) -> Ask {
+pub fn ask(order: &Order, client: &'static str) -> Ask {
     Ask {
         path: PATH.to_owned(),
         key: order.key.clone(),

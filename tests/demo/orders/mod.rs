@@ -1,14 +1,14 @@
 //! The story of the orders: clients send `POST /orders`, the service charges a bank over HTTP and
 //! saves the order.
 
-mod bank_process;
+pub mod bank_process;
 #[path = "../shared/caller.rs"]
 mod caller;
 mod case;
-mod database;
+pub mod database;
 pub mod load;
 pub mod plan;
-mod proof;
+pub mod proof;
 mod reconcile;
 mod refunds;
 mod verdict;

@@ -46,6 +46,7 @@ pub fn faults(
         _ => said(BY_COMPLETER),
     };
     let mut happened = vec![
+        ("a terminated backend", run.trouble.backends_terminated),
         saved,
         ("an order that the completer finished", left_behind),
         ("a mismatch (422)", trouble.saw(Outcome::Mismatched)),

@@ -16,6 +16,7 @@ const RECEIVER: usize = 0;
 pub fn faults(run: &Run, ledger: &[Line]) -> Vec<String> {
     let title = format!("{}, receipts", run.card.title);
     let happened = [
+        ("a terminated backend", run.trouble.backends_terminated),
         (
             "a receipt that the receiver knew",
             count(ledger, Kind::Again),
