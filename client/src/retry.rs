@@ -10,7 +10,7 @@ use std::time::Duration;
 use rand::Rng;
 use tokio::time::{Instant, sleep};
 
-use crate::{Error, Kind};
+use crate::{Error, Failure, Kind};
 
 /// The shortest wait of a loop without a bound, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -126,6 +126,35 @@ impl Backoff {
         Fut: Future<Output = Result<T, Error>>,
     {
         self.retry_where(Error::is_retryable, call).await
+    }
+
+    /// Makes a call to another service, and again after [`Failure::Retry`]: after a random wait, not before the time
+    /// that it names, and not in this attempt if that is later than `cap`. Any other failure ends it.
+    ///
+    /// `Retry` is right where nothing was done, and where the service dedupes by the key that was sent; `Unknown` where
+    /// it may have been done; `Abort` after a final no ([`http::is_final`](crate::http::is_final)).
+    ///
+    /// # Errors
+    /// The last failure.
+    pub async fn foreign<T, F, Fut>(&self, mut call: F) -> Result<T, Failure>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, Failure>>,
+    {
+        for failures in 1..self.tries {
+            let after = match call().await {
+                Err(Failure::Retry { retry_after, .. }) if retry_after <= Some(self.cap) => {
+                    retry_after
+                }
+                ended => return ended,
+            };
+            sleep(
+                self.wait(failures)
+                    .saturating_add(after.unwrap_or_default()),
+            )
+            .await;
+        }
+        call().await
     }
 
     /// Like `retry`, for the write that ends a lease: it is retried on an overloaded database, too. Otherwise the lease

@@ -10,20 +10,30 @@
 //! Invariant: a charge that may have been made has a compensation in the database, from before it was
 //! asked for until the order is complete.
 
+use std::time::Duration;
+
 use deadpool_postgres::Pool;
 use pg_once::{
-    Done, Error, Failure, Json, Key, Lease, Outcome, Response, Scope, Step, StepEvent, StepEvents,
-    Topic,
+    Backoff, Done, Error, Failure, Json, Key, Lease, Outcome, Response, Scope, Step, StepEvent,
+    StepEvents, Topic,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::common::http::{Ended, Http, is_for_good};
+use crate::common::http::Http;
 use crate::common::worker::die;
 
 pub const TABLES: &str = "CREATE TABLE orders (key text PRIMARY KEY, charge text NOT NULL, shipment text NOT NULL); \
     CREATE TABLE undone (n bigint GENERATED ALWAYS AS IDENTITY, key text NOT NULL, step text NOT NULL, what text NOT NULL)";
 const INSERT: &str = "INSERT INTO orders (key, charge, shipment) VALUES ($1, $2, $3)";
+
+/// How often an attempt asks the bank or the carrier, and how long it waits in between, at most.
+const TRIES: Backoff = Backoff {
+    tries: 2,
+    base: Duration::from_millis(50),
+    cap: Duration::from_secs(2),
+    call_timeout: Duration::from_secs(2),
+};
 
 pub const CHARGES: &str = "/charges";
 pub const SHIPMENTS: &str = "/shipments";
@@ -103,21 +113,12 @@ impl Checkout {
             // Both sides dedupe by the derived key: asked again, they tell what they did.
             Step::First { derived_key } | Step::Again { derived_key, .. } => derived_key,
         };
-        let body = Json::of(order)?.into_string();
-        let made = match self.http.post(path, &derived_key, body).await {
-            Ended::Done(answer) => serde_json::from_str::<Made>(&answer).map_err(Error::from)?,
-            Ended::Refused(status, _) if is_for_good(status) => {
-                let title = json!({"title": format!("refused: {step}"), "status": status.as_u16()});
-                return Err(Failure::Abort(Response::new(422).with_body(&title)?));
-            }
-            Ended::Refused(status, Some(after)) => {
-                return Err(Failure::retry_after(format!("{step}: {status}"), after));
-            }
-            Ended::Refused(status, None) => {
-                return Err(Failure::retry(format!("{step}: {status}")));
-            }
-            Ended::NoAnswer(_, error) => return Err(Failure::retry(format!("{step}: {error}"))),
+        let body = &Json::of(order)?.into_string();
+        let ask = || async {
+            let ended = self.http.post(path, &derived_key, body).await;
+            ended.of_step(step)
         };
+        let made: Made = serde_json::from_str(&TRIES.foreign(ask).await?)?;
         if self.dies {
             die();
         }

@@ -7,11 +7,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use anyhow::Result;
 use axum::Router;
 use axum::extract::State;
+use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use pg_once::http::IDEMPOTENCY_KEY;
 use serde_json::{Value, json};
@@ -23,6 +26,8 @@ pub enum Trouble {
     NoAnswer,
     /// Nothing is made, and the answer is this.
     Refuse(u16),
+    /// Nothing is made before this time, and the answer says so, with an HTTP date.
+    NotBefore(SystemTime),
 }
 
 /// An effect: what was asked for, once.
@@ -105,16 +110,23 @@ impl Foreign {
     }
 
     /// What happens, before anybody is told: the answer, or none.
-    fn act(&self, path: &str, key: &str, body: Value) -> Option<(StatusCode, String)> {
+    fn act(&self, path: &str, key: &str, body: Value) -> Option<Response> {
         let mut ledger = self.ledger();
         ledger.requests += 1;
         let trouble = ledger.trouble.get_mut(path).and_then(VecDeque::pop_front);
-        if let Some(Trouble::Refuse(status)) = trouble {
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-            return Some((status, String::new()));
+        match trouble {
+            Some(Trouble::Refuse(status)) => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+                return Some(status.into_response());
+            }
+            Some(Trouble::NotBefore(time)) => {
+                let date = [(RETRY_AFTER, httpdate::fmt_http_date(time))];
+                return Some((StatusCode::TOO_MANY_REQUESTS, date).into_response());
+            }
+            Some(Trouble::NoAnswer) | None => {}
         }
         if let Some(status) = (self.rule)(path, &body) {
-            return Some((status, String::new()));
+            return Some(status.into_response());
         }
         let at = match ledger.by_key.get(key) {
             Some(at) => *at,
@@ -133,7 +145,7 @@ impl Foreign {
         let id = ledger.effects.get(at).map(|effect| effect.id.clone());
         match trouble {
             Some(Trouble::NoAnswer) => None,
-            _ => Some((StatusCode::OK, json!({"id": id}).to_string())),
+            _ => Some(json!({"id": id}).to_string().into_response()),
         }
     }
 }
@@ -144,18 +156,18 @@ async fn answer(
     uri: Uri,
     headers: HeaderMap,
     body: String,
-) -> (StatusCode, String) {
+) -> Response {
     let key = headers
         .get(IDEMPOTENCY_KEY)
         .and_then(|key| key.to_str().ok());
     let Some(key) = key else {
-        return (StatusCode::BAD_REQUEST, "no Idempotency-Key".to_owned());
+        return (StatusCode::BAD_REQUEST, "no Idempotency-Key").into_response();
     };
     if method == Method::GET {
-        return foreign.look(key);
+        return foreign.look(key).into_response();
     }
     let Ok(body) = serde_json::from_str(&body) else {
-        return (StatusCode::BAD_REQUEST, "no JSON".to_owned());
+        return (StatusCode::BAD_REQUEST, "no JSON").into_response();
     };
     match foreign.act(uri.path(), key, body) {
         Some(answer) => answer,

@@ -2,12 +2,13 @@
 //!
 //! Invariant: no answer is never taken for a refusal. The other side may have acted.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use pg_once::http::IDEMPOTENCY_KEY;
-use pg_once::{Event, Undelivered};
+use pg_once::http::{IDEMPOTENCY_KEY, is_final, retry_after};
+use pg_once::{Event, Failure, Response, Undelivered};
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
+use serde_json::json;
 
 /// How long a foreign side may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -75,22 +76,21 @@ async fn ended(request: reqwest::RequestBuilder) -> Ended {
     }
 }
 
-/// What a `Retry-After` header says: seconds or an HTTP date.
-fn retry_after(value: &str) -> Option<Duration> {
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = httpdate::parse_http_date(value).ok()?;
-    Some(date.duration_since(SystemTime::now()).unwrap_or_default())
-}
-
-/// "No", and not "not now": asking again, as it is, will not help.
-pub fn is_for_good(status: StatusCode) -> bool {
-    // Timed out; the same key is at work right now; too early; too many requests.
-    status.is_client_error() && !matches!(status.as_u16(), 408 | 409 | 425 | 429)
-}
-
 impl Ended {
+    /// What that means for a step whose other side dedupes by its key: without an answer it may be asked again.
+    pub fn of_step(self, step: &str) -> Result<String, Failure> {
+        let (error, retry_after) = match self {
+            Self::Done(body) => return Ok(body),
+            Self::Refused(status, _) if is_final(status.as_u16()) => {
+                let title = json!({"title": format!("refused: {step}"), "status": status.as_u16()});
+                return Err(Failure::Abort(Response::new(422).with_body(&title)?));
+            }
+            Self::Refused(status, after) => (format!("{step}: {status}"), after),
+            Self::NoAnswer(_, error) => (format!("{step}: {error}"), None),
+        };
+        Err(Failure::Retry { error, retry_after })
+    }
+
     /// What that means for an event: only these refusals are for good.
     pub fn of_event(self, event: &Event, final_ones: &[StatusCode]) -> Result<String, Undelivered> {
         match self {

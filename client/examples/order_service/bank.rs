@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use pg_once::http::is_final;
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -73,11 +74,7 @@ impl Bank {
                 Ok(made) => Ended::Charged(made.charge_id),
                 Err(error) => Ended::NoAnswer(format!("the bank's answer broke off: {error}")),
             },
-            // "Slow down" and "took too long" are client errors by number only.
-            status @ (StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::REQUEST_TIMEOUT
-            | StatusCode::CONFLICT) => Ended::NoAnswer(format!("the bank says {status}")),
-            status if status.is_client_error() => Ended::Refused(status),
+            status if is_final(status.as_u16()) => Ended::Refused(status),
             status => Ended::NoAnswer(format!("the bank says {status}")),
         }
     }

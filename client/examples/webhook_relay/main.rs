@@ -3,14 +3,16 @@
 //!
 //! `cargo run -p pg-once --example webhook_relay -- --database-url postgres://localhost/mydb`, in a
 //! database where `CREATE EXTENSION pg_once` was done. It runs the story in its parts (delivered in
-//! order; rolled back; an answer lost; a receiver that is away; one that is gone; a relay killed with
-//! -9) and ends with an error unless the receiver's ledger is what it must be. `relay.rs` is the part
-//! to read.
+//! order; rolled back; an answer lost; a receiver that is away; one that says when to come again; one
+//! that is gone; a relay killed with -9) and ends with an error unless the receiver's ledger is what it
+//! must be. `relay.rs` is the part to read.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "each story uses a part of it")]
 mod common;
 mod relay;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -48,6 +50,7 @@ async fn main() -> Result<()> {
     shop.rolled_back().await?;
     shop.answer_lost().await?;
     shop.receiver_away().await?;
+    shop.receiver_busy().await?;
     shop.receiver_gone().await?;
     shop.relay_killed().await?;
     shop.story.end(&[shop.topic]).await
@@ -142,6 +145,18 @@ impl Shop {
         expect("the receiver was away", self.received("fay"), in_order)
     }
 
+    /// It says when to come again, by an HTTP date. The backoff of its own would come much sooner.
+    async fn receiver_busy(&self) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let due = UNIX_EPOCH + Duration::from_secs(now + 3);
+        self.receiver.trouble(PATH, &[Trouble::NotBefore(due)]);
+        self.order("ida", 0, true).await?;
+        self.until_received(21).await?;
+        let after = SystemTime::now().duration_since(due)?;
+        println!("the receiver was busy: received {after:?} after it was due");
+        expect("the receiver was busy", self.received("ida"), vec![0])
+    }
+
     /// Dead at once, and redriven when the receiver has said that it was a mistake.
     async fn receiver_gone(&self) -> Result<()> {
         self.receiver.trouble(PATH, &[Trouble::Refuse(410)]);
@@ -156,7 +171,7 @@ impl Shop {
         let ids: Vec<i64> = dead.iter().map(|letter| letter.event_id).collect();
         let redriven = subscriber.redrive(&self.story.pool, 10, Some(&ids)).await?;
         expect("redriven", redriven, 1)?;
-        self.until_received(21).await?;
+        self.until_received(22).await?;
         expect("and received", self.received("gus"), vec![0])
     }
 
@@ -166,8 +181,8 @@ impl Shop {
         run_until_killed(&self.story, &self.receiver.url).await?;
         expect("killed: received", self.received("hal"), vec![0])?;
         let receipts = self.story.count("SELECT count(*) FROM receipt").await?;
-        expect("killed: receipts, before and after", receipts, 21)?;
-        self.until_received(22).await?;
+        expect("killed: receipts, before and after", receipts, 22)?;
+        self.until_received(23).await?;
         expect("killed, then sent again", self.received("hal"), vec![0])
     }
 }

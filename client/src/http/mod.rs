@@ -5,10 +5,12 @@
 //! replay is always marked as a replay; `Retry-After` is sent exactly where a retry alone can help.
 
 mod prefer;
+mod retry_after;
 
 use std::time::Duration;
 
 pub use prefer::{PREFER, wait_of_header};
+pub use retry_after::retry_after;
 
 use crate::{Claim, Error, Failure, Json, Kind, Outcome, Response};
 
@@ -148,6 +150,13 @@ impl Answer {
         self.headers.push((RETRY_AFTER, seconds.max(1).to_string()));
         self
     }
+}
+
+/// Whether another service's answer with this status is a final no. A success is none, nor is a status after which the
+/// same request may go through: 408, 409, 425, 429, 5xx.
+#[must_use]
+pub const fn is_final(status: u16) -> bool {
+    matches!(status, 400..=499) && !matches!(status, 408 | 409 | 425 | 429)
 }
 
 /// The user of a request, as the service has authenticated them: every key is one user's alone.

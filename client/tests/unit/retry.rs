@@ -1,5 +1,7 @@
 //! Unit tests of src/retry.rs.
 
+#![allow(clippy::unwrap_used)] // a test may fail loudly
+
 use super::*;
 use std::cell::Cell;
 
@@ -72,4 +74,45 @@ async fn it_ends_with_the_first_success() {
         }
     });
     assert!(matches!(third.await, Ok(3)));
+}
+
+/// The tries of a foreign call that ends with these, one after another, and how the call as a whole ended.
+async fn foreign(ends: Vec<Result<u8, Failure>>) -> (usize, Result<u8, Failure>) {
+    let (mut ends, tries) = (ends.into_iter(), Cell::new(0));
+    let ended = QUICK.foreign(|| {
+        tries.set(tries.get() + 1);
+        std::future::ready(ends.next().unwrap())
+    });
+    let ended = ended.await;
+    (tries.get(), ended)
+}
+
+#[tokio::test]
+async fn a_foreign_call_is_made_again_only_where_that_may_help_and_is_due_soon() {
+    let retry = || Err(Failure::retry("503"));
+    let soon = Err(Failure::retry_after("503", QUICK.cap));
+    let (tries, ended) = foreign(vec![retry(), soon, Ok(1)]).await;
+    assert!(matches!((tries, ended), (3, Ok(1))));
+
+    let (tries, ended) = foreign((0..4).map(|_| retry()).collect()).await;
+    assert!(matches!((tries, ended), (4, Err(Failure::Retry { .. }))));
+
+    let late = QUICK.cap + Duration::from_millis(1);
+    for end in [
+        Failure::retry_after("429", late),
+        Failure::unknown("no answer"),
+        Failure::Abort(crate::Response::new(402)),
+    ] {
+        let expected = format!("{end:?}");
+        let (tries, ended) = foreign(vec![Err(end), Ok(1)]).await;
+        assert_eq!((tries, format!("{:?}", ended.unwrap_err())), (1, expected));
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_call_waits_as_long_as_the_other_side_says() {
+    let began = Instant::now();
+    let soon = Err(Failure::retry_after("503", QUICK.cap));
+    assert!(foreign(vec![soon, Ok(1)]).await.1.is_ok());
+    assert!(began.elapsed() >= QUICK.cap);
 }
