@@ -21,7 +21,7 @@ const INVOICE: &str = "INSERT INTO invoice (billing_id, total, fiscal_no) \
 
 pub struct Clerk {
     pub pool: Pool,
-    pub machine: Machine,
+    pub machine: Machine, // once
     pub office: Http,
 }
 
@@ -37,7 +37,7 @@ impl Clerk {
         let made = open.query_one(MADE, &[&id]).await?;
         let made: i32 = made.try_get(0)?;
         // The office registers once for a key, which stays the same until the next closing.
-        let number = self.register(&format!("{id}/{made}")).await?; // once
+        let number = self.register(&format!("{id}/{made}")).await?;
         open.execute(INVOICE, &[&id, &number]).await?;
         Ok(Some(json!({"invoices": made + 1}).into()))
     }
