@@ -1,10 +1,8 @@
 """A service with FastAPI and SQLAlchemy. What once-ness costs it is marked."""
 
 import os
-from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request
-from psycopg_pool import AsyncConnectionPool
 from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -12,21 +10,18 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from pg_once.asgi import Idempotency, current  # once
 
 URL = os.environ["PG_ONCE_URL"]
-engine = create_async_engine(URL.replace("postgresql:", "postgresql+psycopg:"))
-pool = AsyncConnectionPool(URL, open=False, kwargs={"autocommit": True, "prepare_threshold": None})
+# prepare_threshold=None: no prepared statements, so PgBouncer in transaction mode may be in between.
+engine = create_async_engine(
+    URL.replace("postgresql:", "postgresql+psycopg:"),
+    connect_args={"prepare_threshold": None},
+)
 
 
 class Payment(BaseModel):
     cents: int
 
 
-@asynccontextmanager
-async def lifespan(_):
-    async with pool:
-        yield
-
-
-app = FastAPI(lifespan=lifespan)
+app = FastAPI()
 
 
 def user_of(scope):
@@ -34,7 +29,7 @@ def user_of(scope):
     return dict(scope["headers"]).get(b"x-forwarded-user", b"").decode()
 
 
-app.add_middleware(Idempotency, pool=pool, user=user_of, wait=float(os.environ.get("WAIT", 0)))  # once
+app.add_middleware(Idempotency, pool=engine, user=user_of, wait=float(os.environ.get("WAIT", 0)))  # once
 
 
 @app.post("/payments", status_code=201)

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -21,19 +20,15 @@ import fundings
 import ride
 import signup
 
-from pg_once import Connections, Refused, Retry, Row, Subscriber, cancel, work
+from pg_once import Connections, Row, Subscriber, cancel, foreign_call, work
 
 
+@foreign_call(dedupes=True)
 def send(path: str, key: str, body: object) -> dict:
     headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
     request = urllib.request.Request(os.environ["OUTSIDE"] + path, json.dumps(body).encode(), headers)
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return json.loads(response.read())
-    except urllib.error.HTTPError as error:
-        raise (Refused if error.code == 402 else Retry)(f"the other side says {error.code}") from error
-    except OSError as error:
-        raise Retry(f"no answer: {error}") from error
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return json.loads(response.read())
 
 
 class Player:
@@ -84,7 +79,7 @@ class Player:
         return self.batch_job(key, cancelled=True)
 
     def api(self, key: str) -> object:
-        """One request to the FastAPI service, in this process. It has no lifespan here: httpx knows none."""
+        """One request to the FastAPI service, in this process."""
         os.environ["PG_ONCE_URL"] = self.db.url
         import api
         import httpx
@@ -92,7 +87,7 @@ class Player:
         async def post() -> httpx.Response:
             headers = {"Idempotency-Key": key, "X-Forwarded-User": "ada"}
             transport = httpx.ASGITransport(api.app)
-            async with api.lifespan(api.app), httpx.AsyncClient(transport=transport, base_url="http://api") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://api") as client:
                 return await client.post("/payments", json={"cents": 700}, headers=headers)
 
         reply = asyncio.run(post())
@@ -100,11 +95,15 @@ class Player:
         print(reply.text)
         return reply
 
-    def fundings(self, key: str) -> object:
+    def fundings(self, key: str, cents: int = 5000) -> object:
         def post(path: str, derived_key: str, body: dict) -> dict:
             return {path[1:-1]: send(path, derived_key, {**body, "for": key})["charge_id"]}
 
-        return fundings.fund(self.db, post, key, 5000)
+        return fundings.fund(self.db, post, key, cents)
+
+    def refused(self, key: str) -> object:
+        """The other side does not move so much."""
+        return self.fundings(key, 2_000_000)
 
 
 def play(name: str, key: str, environment: dict[str, str]) -> None:

@@ -66,12 +66,7 @@ JSON = {"content-type": "application/json", "x-kept": "yes"}
 
 class FastAPIService(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self) -> None:
-        await api.pool.open()
         self.user = new_key()
-
-    @classmethod
-    def tearDownClass(cls) -> None:
-        api.pool = None
 
     async def pay(self, key: str | None, cents: Any = 700, **request: Any) -> httpx.Response:
         return await post(api.app, key, self.user, json={"cents": cents}, **request)

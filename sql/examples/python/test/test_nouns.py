@@ -344,7 +344,7 @@ class Outbox(unittest.TestCase):
             scalar(
                 """SELECT once.subscriber_set(%s, 'default', '{"backoff_base": "1 ms", "max_attempts": 2}')""", topic
             )
-            for n in range(4):
+            for n in range(7):
                 emit(db, topic, n)
             came: list[int] = []
 
@@ -356,6 +356,13 @@ class Outbox(unittest.TestCase):
                     raise Never("no")
                 if event.value == 3 and event.attempt == 1:
                     raise ZeroDivisionError
+                # What a foreign call ends with.
+                if event.value == 4:
+                    raise Refused("no")
+                if event.value == 5:
+                    raise Unknown("nobody knows")
+                if event.value == 6 and event.attempt == 1:
+                    raise Retry("later", 0.01)
 
             async def deliver_async(event: Any) -> None:
                 await asyncio.sleep(0)
@@ -366,10 +373,11 @@ class Outbox(unittest.TestCase):
                     work(db, Subscriber(topic), deliver)
                 else:
                     asyncio.run(work(adb, Subscriber(topic), deliver_async))
-                return len(came) == 6
+                return len(came) == 10
 
             until("the events", deliver_all)
-            self.assertEqual((sorted(came), len(Subscriber(topic).dead(db))), ([0, 1, 1, 2, 3, 3], 2))
+            self.assertEqual(sorted(came), [0, 1, 1, 2, 3, 3, 4, 5, 6, 6])
+            self.assertEqual(len(Subscriber(topic).dead(db)), 4)
 
     def test_a_handler_in_the_acks_transaction_writes_once(self) -> None:
         """Its COMMIT is carried out and not answered: the same transaction again is refused, and rolled back."""

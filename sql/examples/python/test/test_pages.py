@@ -68,7 +68,7 @@ class HowTo(unittest.TestCase):
 
     def test_the_lines_of_the_middleware_are_those_of_the_example(self) -> None:
         api = (HERE.parent / "examples/api.py").read_text()
-        for line in block("how-to/python.md", "text").strip().splitlines():
+        for line in block("how-to/python.md", "text", 1).strip().splitlines():
             self.assertIn(line.rstrip(")"), api)
 
 

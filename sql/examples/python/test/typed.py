@@ -2,11 +2,12 @@
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from typing_extensions import assert_type
 
-from pg_once import Answer, AsyncConnections, Connections, Lease, Row, claim, consume, run, transaction
+from pg_once import Answer, AsyncConnections, Connections, Lease, Row, claim, consume, foreign_call, run, transaction
 from pg_once.action import Moved
 from pg_once.key import Claim
 
@@ -43,6 +44,19 @@ async def asynchronous(
         return await lease.complete(pool, 200)
 
     return await run(pool, "scope", "key", "{}", work)
+
+
+async def engines(engine: Engine, async_engine: AsyncEngine) -> None:
+    assert_type(claim(engine, "scope", "key"), Claim)
+    assert_type(await claim(async_engine, "scope", "key"), Claim)
+
+
+@foreign_call(dedupes=True)
+def charge(derived_key: str) -> int:
+    return 1
+
+
+assert_type(charge("key"), int)
 
 
 def wrong(pool: ConnectionPool, lease: Lease) -> None:

@@ -9,7 +9,8 @@ cancel   teardown with refunds
 outbox   events that leave the database, workers, dead letters
 inbox    messages that are handled once
 shard    which database a key belongs to
-http     keys of headers, answers
+foreign  calls to other services, again and told apart
+http     keys of headers, answers, Retry-After
 asgi     a middleware for FastAPI and Starlette
 errors   what can go wrong, one class each, told apart by SQLSTATE
 """
@@ -19,9 +20,10 @@ from .action import Acted, Action, Cancelling, Row, act
 from .cancel import teardown
 from .errors import AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable
 from .executor import AsyncConnections, Connections, transaction
+from .foreign import Refused, Retry, Unknown, foreign_call
 from .http import Answer, key_of, key_of_header
 from .inbox import consume
-from .key import Lease, Refused, Retry, Unknown, claim
+from .key import Lease, claim
 from .outbox import Event, Never, NotDelivered, Subscriber, emit, work
 from .run import complete_abandoned, idempotent, run, run_failing_open
 from .shard import Shards, shard_of
@@ -56,6 +58,7 @@ __all__ = [
     "consume",
     "emit",
     "errors",
+    "foreign_call",
     "http",
     "idempotent",
     "inbox",

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from .errors import InvalidArgument, Unavailable
-from .executor import AsyncPool
+from .executor import AsyncEngine, AsyncPool
 from .flow import log
 from .http import Answer, key_of_header, problem, retry_after, wait_of_header
 from .key import Lease
@@ -61,7 +61,7 @@ class Idempotency:
     def __init__(
         self,
         app: App,
-        pool: AsyncPool,
+        pool: AsyncPool | AsyncEngine,
         user: Callable[[Scope], str | None],
         name: str | Callable[[Scope], str] = "http",
         methods: Iterable[str] = ("POST", "PATCH"),

@@ -67,6 +67,8 @@ class Unavailable(OnceError):
     retryable = True
 
 
+# SQLAlchemy's code of the error that its pool has no connection left.
+NO_CONNECTION = "3o7r"
 _BY_SQLSTATE: dict[str, type[OnceError]] = {
     "ON001": LeaseLost,
     "ON002": IllegalTransition,
@@ -98,6 +100,8 @@ def translated() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if getattr(error, "code", None) == NO_CONNECTION:
+            raise Unavailable(str(error)) from error
         said = error if isinstance(error, psycopg.Error) else getattr(error, "orig", None)
         if not isinstance(said, psycopg.Error):
             raise

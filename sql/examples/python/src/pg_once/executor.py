@@ -5,7 +5,8 @@ It comes first in every call:
     lease.complete(conn, 201, body)         a psycopg connection: one statement in its transaction, if any
     lease.complete(session, 201, body)      an SQLAlchemy Session: in its transaction
     lease.complete(pool, 201, body)         a pool: a connection of its own, repeated until it is answered
-    await lease.complete(apool, 201, body)  the same of an async connection, session or pool
+    lease.complete(engine, 201, body)       an SQLAlchemy Engine: the same, of its pool
+    await lease.complete(apool, 201, body)  the same of an async connection, session, pool or engine
 """
 
 import asyncio
@@ -60,6 +61,11 @@ class _AsyncAlchemy(Protocol):
     async def get_raw_connection(self) -> Any: ...
 
 
+class _Raw(Protocol):
+    @property
+    def driver_connection(self) -> Any: ...
+
+
 class Session(Protocol):
     """An SQLAlchemy Session over psycopg."""
 
@@ -72,8 +78,20 @@ class AsyncSession(Protocol):
     def connection(self) -> Coroutine[Any, Any, _AsyncAlchemy]: ...
 
 
-Sync = psycopg.Connection[Any] | Pool | Session
-Async = psycopg.AsyncConnection[Any] | AsyncPool | AsyncSession
+class Engine(Protocol):
+    """An SQLAlchemy Engine over psycopg: its pool is a pool like any other."""
+
+    def raw_connection(self) -> _Raw: ...
+
+
+class AsyncEngine(Protocol):
+    """An SQLAlchemy AsyncEngine over psycopg."""
+
+    def raw_connection(self) -> Coroutine[Any, Any, Any]: ...
+
+
+Sync = psycopg.Connection[Any] | Pool | Engine | Session
+Async = psycopg.AsyncConnection[Any] | AsyncPool | AsyncEngine | AsyncSession
 
 
 class Connections:
@@ -131,6 +149,10 @@ def _is_session(on: Any) -> bool:
     return hasattr(on, "get_bind")
 
 
+def _is_engine(on: Any) -> bool:
+    return hasattr(on, "raw_connection")
+
+
 def _is_pool(on: Any) -> bool:
     return not isinstance(on, (psycopg.Connection, psycopg.AsyncConnection)) and not _is_session(on)
 
@@ -139,6 +161,14 @@ def _is_pool(on: Any) -> bool:
 def _opened(on: Any) -> Iterator[psycopg.Connection[Any]]:
     if _is_session(on):
         yield on.connection().connection.driver_connection
+    elif _is_engine(on):
+        with on.connect().execution_options(isolation_level="AUTOCOMMIT") as held:
+            conn = held.connection.driver_connection
+            try:
+                yield conn
+            finally:
+                if conn.closed:
+                    held.invalidate()  # the pool cannot know it: the statements went past it
     elif _is_pool(on):
         with on.connection() as conn:
             yield conn
@@ -151,6 +181,15 @@ async def _opened_async(on: Any) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     if _is_session(on):
         raw = await (await on.connection()).get_raw_connection()
         yield raw.driver_connection
+    elif _is_engine(on):
+        async with on.connect() as held:
+            await held.execution_options(isolation_level="AUTOCOMMIT")
+            conn = (await held.get_raw_connection()).driver_connection
+            try:
+                yield conn
+            finally:
+                if conn.closed:
+                    await held.invalidate()
     elif _is_pool(on):
         async with on.connection() as conn:
             yield conn
@@ -332,16 +371,16 @@ method = MethodFace
 
 
 def is_async(on: object) -> bool:
-    return hasattr(on, "__aenter__")
+    return hasattr(on, "__aenter__") or hasattr(on, "sync_engine")
 
 
 @overload
-def transaction(on: Pool, work: Callable[[psycopg.Connection[Any]], T], unanswered: bool = False) -> T: ...
+def transaction(on: Pool | Engine, work: Callable[[psycopg.Connection[Any]], T], unanswered: bool = False) -> T: ...
 
 
 @overload
 def transaction(
-    on: AsyncPool, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]], unanswered: bool = False
+    on: AsyncPool | AsyncEngine, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]], unanswered: bool = False
 ) -> Coroutine[Any, Any, T]: ...
 
 

@@ -14,6 +14,7 @@ from .document import Document, storable, text_of, value_of
 from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
 from .executor import method, operation
 from .flow import Beat, Flow, Invoke, Seconds, ask, in_transaction, interval, invoked, log, tell
+from .foreign import Unknown
 from .http import Answer
 
 _CLAIMED = """outcome, token, attempt, recovery_point, state, response_code, response_body, response_headers,
@@ -46,26 +47,6 @@ ROTATE = "SELECT version FROM once.key_rotate(%(scope)s, %(key)s, %(token)s, %(s
 DERIVE = "SELECT once.key_derive(%(scope)s, %(key)s, %(step)s) AS derived"
 RESOLVE = """
 SELECT once.key_resolve(%(scope)s, %(key)s, %(attempt)s, %(verdict)s, %(code)s, %(body)s::json, %(headers)s::json)"""
-
-
-class Retry(Exception):
-    """The work failed, and another attempt may go through: the key is released."""
-
-    def __init__(self, error: str, after: float = 1.0) -> None:
-        super().__init__(error)
-        self.after = after
-
-
-class Refused(Exception):
-    """A final no, which no retry mends: it is stored as the answer, and the steps' on_abort events are emitted."""
-
-    def __init__(self, title: str, status: int = 402) -> None:
-        super().__init__(title)
-        self.status = status
-
-
-class Unknown(Exception):
-    """Nobody knows whether the work was done, and asking again could do it twice: the key is parked."""
 
 
 # What a claim that is not granted finds.
@@ -237,8 +218,8 @@ class Lease:
     ) -> Flow[Any]:
         """One foreign call as a step: send(derived_key) returns its JSON. What is recorded comes back, parsed.
 
-        send goes out once for each attempt that does not find the step done, always with the same key. It raises
-        Refused for a final no, Retry where asking again is right, Unknown where it is not.
+        Each attempt that does not find the step done calls send, always with the same key. It raises Refused for a
+        final no, Retry where asking again is right, Unknown where it is not: `foreign_call` tells them apart.
         remembers: how long the other side remembers keys; an attempt that began before that is Unknown.
         """
         begun = yield from self.step.flow(step, on_abort)

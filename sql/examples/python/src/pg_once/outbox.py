@@ -16,6 +16,7 @@ from .document import Document, storable, text_of, value_of
 from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
 from .executor import method, operation
 from .flow import Beat, Flow, Invoke, Pause, Seconds, Under, ask, in_transaction, interval, log, tell, wait_before
+from .foreign import Refused, Retry, Unknown
 
 EMIT = """
 SELECT event_id, emitted
@@ -199,6 +200,7 @@ def work(
     """A worker: takes batches and delivers their events one after another. Run several for more.
 
     deliver(event), or with here=True handle(conn, event) in the transaction of the ack: its writes are made once.
+    Either raises NotDelivered or Never, or Retry, Refused or Unknown: Retry is tried again, the other two are dead.
     stop: finishes the event at hand and gives the rest of the batch back. Without stop it ends when nothing is due.
     lease: seconds after which another worker goes on when this one died.
     poll: seconds that an idle worker waits, at most.
@@ -245,13 +247,11 @@ def _batch(
                 yield from _handle(subscriber, event, deliver)
             else:
                 yield Invoke(deliver, (event,))
-        except NotDelivered as failure:
-            yield from _nack(subscriber, event.token, [event.event_id], str(failure), failure.kind, failure.after)
         except Exception as error:
             if here and isinstance(error, (LeaseLost, Conflict, Unavailable)):
                 raise
-            # A fault of the handler is a failure of this event alone.
-            yield from _nack(subscriber, event.token, [event.event_id], repr(error), "exception")
+            failure = _failure_of(error)
+            yield from _nack(subscriber, event.token, [event.event_id], str(failure), failure.kind, failure.after)
         else:
             if not here:
                 yield from subscriber.ack.flow(event.token, [event.event_id])
@@ -259,6 +259,19 @@ def _batch(
             continue
         if event.order_key is not None:
             stuck.add(event.order_key)
+
+
+def _failure_of(error: Exception) -> NotDelivered:
+    """A fault of the handler is a failure of this event alone."""
+    match error:
+        case NotDelivered():
+            return error
+        case Retry():
+            return NotDelivered(str(error), "retry", error.after)
+        case Refused() | Unknown():
+            return Never(str(error))
+        case _:
+            return NotDelivered(repr(error), "exception")
 
 
 def _handle(subscriber: Subscriber, event: Event, handle: Callable[..., Any]) -> Flow[None]:

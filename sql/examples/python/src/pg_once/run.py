@@ -13,23 +13,11 @@ from typing import Any, Concatenate
 
 from .document import Document, text_of
 from .errors import AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable
-from .executor import AsyncPool, P, Pool, operation
+from .executor import AsyncEngine, AsyncPool, Engine, P, Pool, operation
 from .flow import Flow, Invoke, Pause, Seconds, Under, in_transaction, invoked, log, wait_before
+from .foreign import Refused, Retry, Unknown
 from .http import Answer, problem
-from .key import (
-    Claim,
-    InProgress,
-    Lease,
-    Mismatched,
-    Parked,
-    Refused,
-    Replayed,
-    Retry,
-    Unknown,
-    claim,
-    give_back,
-    take_abandoned,
-)
+from .key import Claim, InProgress, Lease, Mismatched, Parked, Replayed, claim, give_back, take_abandoned
 
 ROUNDS = 3  # how often the work may run in one `run` when the database fails under it
 
@@ -153,8 +141,9 @@ def _attempt(lease: Lease, work: FlowOfWork) -> Flow[Answer | None]:
             raise TypeError("the work returned no Answer: end it with lease.complete or lease.abort")
         return answer
     except Retry as failure:
-        yield from give_back(lease, str(failure), failure.after)
-        return problem(503, "the request could not be finished", failure.after)
+        after = 1.0 if failure.after is None else failure.after
+        yield from give_back(lease, str(failure), after)
+        return problem(503, "the request could not be finished", after)
     except Refused as refusal:
         try:
             return (yield from lease.abort.flow(refusal.status, {"title": str(refusal)}))
@@ -194,7 +183,7 @@ def answer_of(claimed: Claim) -> Answer:
 
 
 def idempotent(
-    on: Pool | AsyncPool, scope: str, *, status: int = 200, wait: float = 0
+    on: Pool | Engine | AsyncPool | AsyncEngine, scope: str, *, status: int = 200, wait: float = 0
 ) -> Callable[[Callable[Concatenate[Any, P], Any]], Callable[Concatenate[str, P], Any]]:
     """A function that runs once for each key, in one transaction with its answer.
 

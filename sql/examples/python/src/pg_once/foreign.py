@@ -1,0 +1,95 @@
+"""Calls to other services: made again while that can help, and told apart by how they end."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .errors import OnceError
+from .executor import P, T, drive, drive_async
+from .flow import Flow, Invoke, Pause, log, wait_before
+from .http import retry_after
+
+# Client errors by number only: the same call may go through later.
+NOT_FINAL = {408, 409, 425, 429}
+# Answers that say that nothing was done, whatever the other side remembers.
+NOT_DONE = {425, 429}
+
+
+class Retry(Exception):
+    """It failed, and asking again is right, after so many seconds (None: a second). A key is released."""
+
+    def __init__(self, error: str, after: float | None = None) -> None:
+        super().__init__(error)
+        self.after = after
+
+
+class Refused(Exception):
+    """A final no, which no retry mends: it is stored as a key's answer, and the steps' on_abort events are emitted."""
+
+    def __init__(self, title: str, status: int = 402) -> None:
+        super().__init__(title)
+        self.status = status
+
+
+class Unknown(Exception):
+    """Nobody knows whether it was done, and asking again could do it twice: a key is parked."""
+
+
+def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A function that calls another service, once: it is called again while that can help, so many times in all.
+
+        @foreign_call(dedupes=True)
+        def charge(derived_key, cents):
+            reply = requests.post(URL, json={"cents": cents}, headers={"Idempotency-Key": derived_key}, timeout=10)
+            reply.raise_for_status()
+            return reply.json()
+
+    It raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is judged by
+    that, any other is no answer. 4xx is Refused, but for 408, 409, 425 and 429. All else is Retry, if the other side
+    dedupes by the key that it is sent; if not, it is Unknown, but for 425 and 429. What it raises of these three
+    itself, stands.
+
+    Between two tries there is a random wait, and what Retry-After says (seconds or an HTTP date). If that is longer
+    than cap, Retry goes to the caller at once: `run` releases the key, due then. Async functions may be decorated, too.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        driven: Any = drive_async if inspect.iscoroutinefunction(function) else drive
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return driven(None, _tried(Invoke(function, args, kwargs), dedupes, tries, cap))  # type: ignore[no-any-return]
+
+        return call
+
+    return decorate
+
+
+def _tried(once: Invoke, dedupes: bool, tries: int, cap: float) -> Flow[Any]:
+    for failures in range(1, tries + 1):
+        try:
+            return (yield once)
+        except Exception as error:
+            ended = error if isinstance(error, (Retry, Refused, Unknown, OnceError)) else _ended(error, dedupes)
+            after = (ended.after or 0) if isinstance(ended, Retry) else cap + 1
+            if failures == tries or after > cap:
+                if ended is error:
+                    raise
+                raise ended from error
+            log.info("a foreign call, once more: %s", ended)
+        yield Pause(after + wait_before(failures, cap))
+
+
+def _ended(error: Exception, dedupes: bool) -> Exception:
+    reply = getattr(error, "response", None)
+    reply = error if reply is None else reply
+    status = getattr(reply, "status_code", None) or getattr(reply, "status", None)
+    if not isinstance(status, int):
+        return (Retry if dedupes else Unknown)(f"the other side did not answer: {error!r}")
+    said = f"the other side says {status}"
+    if 400 <= status < 500 and status not in NOT_FINAL:
+        return Refused(said)
+    if not dedupes and status not in NOT_DONE:
+        return Unknown(said)
+    return Retry(said, retry_after((getattr(reply, "headers", None) or {}).get("Retry-After")))
