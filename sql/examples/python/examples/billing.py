@@ -9,8 +9,8 @@ def close_billing(db, file, billing, requester="clerk"):
     """file(key, billing) asks the tax office; each closing has a key. `in_progress`: the other clerk is at it."""
 
     def register(_):
-        with db.connection() as conn:
-            made = conn.execute("SELECT invoices FROM billing WHERE id = %s", (billing,)).fetchone()[0]
+        with db.connection() as conn:  # once
+            made = conn.execute("SELECT invoices FROM billing WHERE id = %s", (billing,)).fetchone()[0]  # once
         return {"fiscal_no": file(f"{billing}/{made}", billing), "invoices": made + 1}
 
     def write(conn, filed):

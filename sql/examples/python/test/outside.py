@@ -77,7 +77,7 @@ class Outside(ThreadingHTTPServer):
                     self.say.remove(saying)
                     return *saying[1:], {}
             order = json.loads(seen.body)
-            if order.get("amount_cents", 0) > 1_000_000:
+            if max(order.get("amount_cents", 0), order.get("cents", 0)) > 1_000_000:
                 return 402, {}, {"title": "too much"}
             self.effects.setdefault(seen.key, seen)
             number = list(self.effects).index(seen.key)

@@ -45,9 +45,10 @@ class Length(unittest.TestCase):
             marked = sum(line.endswith("# once") for line in lines(name))
             self.assertTrue(0 < marked <= most, f"{name}: {marked}")
 
-    def test_the_book_prints_the_fundings_as_they_are(self) -> None:
-        program = (EXAMPLES / "fundings.py").read_text().split('"""\n\n', 1)[1]
-        self.assertEqual(block("how-to/workflow.md", "python"), program)
+    def test_the_book_prints_the_programs_as_they_are(self) -> None:
+        for name, page in (("fundings", "workflow"), ("debit", "consume")):
+            program = (EXAMPLES / f"{name}.py").read_text().split('"""\n\n', 1)[1]
+            self.assertEqual(block(f"how-to/{page}.md", "python"), program)
 
 
 class Killed(unittest.TestCase):
@@ -198,12 +199,19 @@ class Killed(unittest.TestCase):
         self.assertEqual(scalar("SELECT count(*) FROM entry WHERE status <> 'posted' AND contract !~ '^c-'"), 0)
 
     def test_a_funding_that_is_refused_is_undone(self) -> None:
-        key = new_key()
-        self.outside.say = [('"cents": 5000', 402, {})]
-        refused = self.player.fundings(key)
-        self.assertEqual((refused.status, refused.value["status"]), (409, "archived"))
-        self.assertEqual(self.player.fundings(key).body, refused.body)
-        self.assertEqual(self.events("undo", key), 3)
+        for key in self.every_statement("refused", least=10):
+            self.expire("contracts.fund", key)
+            refused = self.player.refused(key)
+            self.assertEqual((refused.status, refused.value["status"]), (409, "archived"))
+            self.assertEqual(self.player.refused(key).body, refused.body)
+            self.assertEqual([seen.path for seen in self.outside.done(key)], ["/accounts"])
+            self.assertEqual(self.undone(key), ["fund", "account", "entries"])
+
+    def undone(self, contract: str) -> list[str]:
+        """What is to be undone, the newest first."""
+        peek = """SELECT array_agg(payload ->> 'undo' ORDER BY event_id)
+                    FROM once.outbox_peek('undo', max => 10000) WHERE payload ->> 'contract' = %s"""
+        return scalar(peek, contract)
 
     def events(self, topic: str, text: str) -> int:
         peek = "SELECT count(*) FROM once.outbox_peek(%s, max => 10000) WHERE payload::text LIKE %s"
