@@ -7,10 +7,10 @@
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
 --   sweep (task action_release), after the holder died: claim_into -> revert_to, once the lease has expired (state s).
--- An ended lease stays for 24 hours, or until the next claim, so that its token answers repeats.
+-- An ended lease stays for 24 hours, or until the next claim, so that a repeated call gets the same answer.
 -- The lease stores the row's next statuses, so the user's table needs no column for them.
 
--- No index has a column that finish or release changes, so both are HOT updates. look_at is not later than the end of
+-- Finish and release change no indexed column, so they are HOT updates. look_at is not later than the end of
 -- the lease; the sweep moves it. `id` is the first 16 bytes of SHA-256(machine, 0x00, row_id), in UTF-8.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
@@ -84,7 +84,7 @@ CREATE FUNCTION once.action_extend(
     machine text, id text, token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
-$$A heartbeat: the lease counts from now. cancelling: the row's cancel flag is set; roll back, release, tear down. The lease stays locked to the end of the transaction, so an item that the transaction writes commits only if the lease is not lost.
+$$A heartbeat: renews the lease. cancelling: the row's cancel flag is set; roll back, release, tear down. The lease stays locked to the end of the transaction, so an item that the transaction writes commits only if the lease is not lost.
 Errors: ON001 the lease is lost; ON006 the action is finished; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_extend(
@@ -142,7 +142,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), what failed last, and in next one sentence on what happens next and by whom. attempts: claims of this step since the row last finished an action. Columns of the lease are NULL for a row without one; no row for a missing id. Ignores owners and rights on the table; never shows a token. Writes nothing.
+$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), the last error, and in next a sentence on what happens next and by whom. attempts: claims of this step since the row last finished an action. Without a lease its columns are NULL; no row for a missing id. Ignores owners and rights on the table; never shows a token. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(
@@ -160,5 +160,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). In each machine those that end first come first. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). In each machine the first to end comes first. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

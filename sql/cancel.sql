@@ -9,7 +9,7 @@
 --   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
 -- One statement sets an item's marker and credits the wallet, so no money is given back twice.
 --
--- Lock order: see machine.sql. All writes of these two tables are made under the machine row's lock.
+-- Lock order: see machine.sql. Every write to once.cancel and once.refund holds the machine row's lock.
 
 CREATE TABLE once.cancel (
     machine        text        COLLATE "C" NOT NULL,
@@ -28,14 +28,14 @@ CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
 COMMENT ON TABLE once.cancel IS 'One row per teardown, with its progress. Reached through the cancel_* functions only.';
 COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at that time; the same id in another table is another row.';
+COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at the request; an id of another table is another row.';
 COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when the extension found a flag that was set by hand.';
 COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: not yet.';
 COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
 COMMENT ON COLUMN once.cancel.pass IS 'Number of the last refund that marked something; the first refund counts even if it marked nothing. 0: no refund yet.';
 COMMENT ON COLUMN once.cancel.confirmed_pass IS 'The last pass whose artifacts are deleted.';
 COMMENT ON COLUMN once.cancel.items_total IS 'Items that refunds of this teardown have marked.';
-COMMENT ON COLUMN once.cancel.amount_total IS 'The amount that these refunds credited.';
+COMMENT ON COLUMN once.cancel.amount_total IS 'Amount that this teardown has credited.';
 
 -- Append-only: the proof of what was credited.
 CREATE TABLE once.refund (
@@ -55,13 +55,13 @@ CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
 COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
 COMMENT ON COLUMN once.refund.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.refund.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.refund.relation IS 'The machine''s table at that time.';
+COMMENT ON COLUMN once.refund.relation IS 'The machine''s table at the time.';
 COMMENT ON COLUMN once.refund.pass IS 'Number of the refund within its teardown, as once.cancel.pass was then.';
 COMMENT ON COLUMN once.refund.at IS 'When the refund ran.';
-COMMENT ON COLUMN once.refund.items IS 'Number of items that it marked.';
-COMMENT ON COLUMN once.refund.amount IS 'The amount that it credited to the wallet.';
+COMMENT ON COLUMN once.refund.items IS 'Items that the refund marked.';
+COMMENT ON COLUMN once.refund.amount IS 'Amount that the refund credited.';
 COMMENT ON COLUMN once.refund.wallet IS 'Id of the wallet that was credited, as text; NULL: none, the amount was 0.';
-COMMENT ON COLUMN once.refund.role IS 'The current_user that called it.';
+COMMENT ON COLUMN once.refund.role IS 'The current_user of the refund.';
 SELECT pg_catalog.pg_extension_config_dump('once.cancel', '');
 SELECT pg_catalog.pg_extension_config_dump('once.refund', '');
 
@@ -82,8 +82,8 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of the items that match when, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: some are still undecided; pass: for cancel_confirm.
-Errors: ON002 the row is not flagged, is leased or ended otherwise, or a trigger or policy keeps an item or the wallet back or changes an item; 22023 an amount that is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
+$$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of items that match when, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
+Errors: ON002 the row is not flagged, is leased or in another terminal status, or a trigger or policy keeps an item or the wallet back or changes an item; 22023 an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id "any", max_items integer = NULL,
@@ -122,7 +122,7 @@ CREATE FUNCTION once.cancel_finish(
     OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, text, json) IS
-$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items: with the guard on it waits for all writers of the row's items; without it, it does not see their open changes.
+$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items: with the guard on, it waits for all writers of the row's items; with the guard off, it misses open changes.
 Errors: ON005 an item is undecided or the last pass is not confirmed; ON002 as cancel_refund; 42704 no such machine; 40P01, 55P03, 40001: run the whole transaction again.$$;
 
 CREATE FUNCTION once.cancel_finish(
@@ -145,7 +145,7 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items that match when. No rows is the proof. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again after a TRUNCATE has the refunds of both rows. Reads as the tables' owner.
+$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items that match when. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again after a TRUNCATE has the refunds of both rows. Reads as the tables' owner.
 Errors: 42704 no such machine; 22023 it declares no refund; 55000 in a session with temporary objects.$$;
 
 CREATE FUNCTION once.cancel_audit(

@@ -1,7 +1,7 @@
 -- inbox: messages and saga steps that are handled once, however often they are delivered.
 --
 -- A message's life, call by call, all in the handler's own transaction:
---   inbox_accept   inserts one row in once.inbox (status m): the message is this transaction's;
+--   inbox_accept   inserts one row in once.inbox (status m): this transaction may handle the message;
 --   inbox_record   stores the verdict of the handler beside it (one HOT update);
 --   commit         the message and its handler's writes become visible together;
 --   inbox_accept   by a duplicate: waits for a transaction that is still handling the message. It answers the
@@ -11,10 +11,10 @@
 -- of DTM):
 --   status a       the action ran;
 --   status c       it ran and was compensated;
---   status s       its compensation came first: neither of them ever runs.
+--   status s       its compensation came first: neither action nor compensation ever runs.
 -- Answers depend on the clock and these columns alone, never on a sweep.
 --
--- Lock order (it binds callers too): keys and inbox messages first, several of them sorted by scope and name. An
+-- Lock order (it binds callers too): keys and inbox messages first, sorted by scope and name. An
 -- accept waits for an open transaction with the same message. So two transactions that accept the same messages in
 -- different orders end in a deadlock error.
 

@@ -3,7 +3,7 @@
 CREATE FUNCTION once.incarnation()
 RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS 'SELECT 0';
 COMMENT ON FUNCTION once.incarnation() IS
-$$The random number of this database's incarnation, kept in the body of this function. A restore of a dump makes a new one; a physical copy, a template and pg_upgrade keep it. Stored transaction ids and role numbers are valid only together with it and the system identifier. In another incarnation events begin a new series, and roles count by name.$$;
+$$The random number of this database's incarnation, kept in the body of this function. A restore of a dump makes a new one; a physical copy, a template and pg_upgrade keep it. Stored transaction ids and role numbers are valid only with this number and system identifier. In another incarnation events begin a new series, and roles count by name.$$;
 
 CREATE FUNCTION once.incarnation_renew()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_incarnation_renew';

@@ -25,7 +25,7 @@ COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What acti
 COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with nothing to do is written only every 30 seconds (or a quarter of once.janitor_grace). So the value may be older by that time plus the pause between two runs (up to five minutes in an idle database).';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
-COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: one for each try of a row, for each due row of a table that could not be locked, and for each subscriber. A task that failed as a whole counts 1.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: one per failed try of a row, per due row of a table that could not be locked, per failed subscriber. A task that failed as a whole counts 1.';
 COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure. It stays after good runs.';
 COMMENT ON COLUMN once.janitor.last_error_at IS 'When that was.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
@@ -50,4 +50,4 @@ CREATE FUNCTION once.janitor_status(
     OUT failed bigint, OUT last_error text, OUT last_error_at timestamptz, OUT served_by text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
 COMMENT ON FUNCTION once.janitor_status() IS
-$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: up to 30 seconds older where nothing was due. done, failed: of all runs (machine NULL: without those of machines). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;
+$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: up to 30 seconds late where nothing was due. done, failed: of all runs (machine NULL: without the machines' runs). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;

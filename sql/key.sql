@@ -23,10 +23,10 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SCHEMA once;
 COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';
 
--- One row per logical request. The completion of a key in its first lease changes no column of an index, unless it
--- leaves more than 800 bytes, so it is a HOT update. fillfactor leaves room for it on the row's own page (measured: 90 gives 97 to 100 % HOT
--- in two thirds of the space of 60, which gives 98.6 to 100 %). `id` is the first 16 bytes of SHA-256(scope, 0x00, key),
--- in UTF-8: its index has a third of the size of one on the two texts.
+-- One row per logical request. Completing a key in its first lease changes no indexed column, so it is a HOT update
+-- (a row of more than 800 bytes changes reap_stage). fillfactor leaves room for the new version on the row's page:
+-- measured with 90, 97 to 100 % of the updates are HOT; with 60, 98.6 to 100 %, but the table is half as large again.
+-- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
 -- key_advance, key_extend, key_complete and key_abort write look_at only in lane 1, or to make the lease end earlier.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
@@ -70,13 +70,13 @@ COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. Whil
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt began; max_lease_life counts from here.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
 COMMENT ON COLUMN once.key.look_at IS 'Lane 0: when its first lease ends. Lane 1: when it is due for key_take_abandoned (infinity: parked by a call).';
-COMMENT ON COLUMN once.key.reap_at IS 'From this time on a sweep reads the key: key_reap in stage 0, the earliest end of gone_for; key_tombstone in stage 1, its expiry.';
+COMMENT ON COLUMN once.key.reap_at IS 'From this time on a sweep reads the key. Stage 0: the earliest end of gone_for (key_reap). Stage 1: the expiry (key_tombstone).';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone, emptied.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: deleted as a whole by key_reap; 1: finished with more than 800 bytes, which key_tombstone empties at the expiry.';
-COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers read lane 1 alone.';
+COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no, 1 in the transaction that wrote this row, 2 in an earlier one.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
@@ -117,8 +117,8 @@ COMMENT ON COLUMN once.key_step.key_id IS 'The key of the step: once.key.id.';
 COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.';
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
 COMMENT ON COLUMN once.key_step.begun IS 'Attempts that began this version of the step.';
-COMMENT ON COLUMN once.key_step.begun_no IS 'Its number in the order in which the key''s steps began; on_abort events are emitted newest first.';
-COMMENT ON COLUMN once.key_step.done_no IS 'Its number in the order in which the steps with on_complete ended.';
+COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the newest first.';
+COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in which on_complete steps ended.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began it.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
 COMMENT ON COLUMN once.key_step.done_at IS 'When the end of the call was recorded; NULL: not recorded, but the other side may have acted.';
@@ -185,7 +185,7 @@ CREATE FUNCTION once.key_claim(
     OUT lease_left interval, OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
 COMMENT ON FUNCTION once.key_claim(text, text, json, interval, interval, text, bytea) IS
-$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; fingerprint: 32 bytes in its place; holder: a fresh UUID text per attempt.
+$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; or its fingerprint of 32 bytes; holder: a fresh UUID text per attempt.
 outcome: claimed (run it), resumed (go on from recovery_point), replayed (return response_*), in_progress (try again after retry_after; lease_left: rest of the lease), mismatched (another request), gone (past its ttl), parked (needs key_resolve).
 Errors: 22023 bad argument, 42501 the scope has another owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction, ON007 a key of another shard.$$;
 
@@ -195,7 +195,7 @@ CREATE FUNCTION once.key_advance(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
 $$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, never to a shorter one.
-Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, that lies behind, or is called started or finished, 42501 the scope has another owner.$$;
+Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, that was passed, or is called started or finished, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
@@ -227,13 +227,13 @@ CREATE FUNCTION once.key_resolve(
     scope text, key text, attempt integer, verdict text, response_code integer = NULL, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_resolve';
 COMMENT ON FUNCTION once.key_resolve(text, text, integer, text, integer, json, json) IS
-$$Ends a parking. attempt: the parked one, as key_claim and key_get return it; verdict: retry (the next claim resumes, and max_attempts counts anew), complete or abort (with response_code and the answer to store; emits the steps' events as key_complete and key_abort do).
+$$Decides on a parked key. attempt: as key_claim and key_get return it; verdict: retry (the next claim resumes, and max_attempts counts anew), complete or abort (with response_code and the answer to store; emits the steps' events as key_complete and key_abort do).
 Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no such key, ON006 this attempt has this verdict already, 22023 bad argument.$$;
 
 CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_extend';
 COMMENT ON FUNCTION once.key_extend(text, text, bigint, interval) IS
-$$A heartbeat: renews the lease from now, but never past its claim's time plus max_lease_life. lease_left: the time that was granted.
+$$A heartbeat: renews the lease from now, but never beyond max_lease_life after the claim. lease_left: the time that was granted.
 Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_step(
@@ -241,8 +241,8 @@ CREATE FUNCTION once.key_step(
     OUT done boolean, OUT result json, OUT attempted integer, OUT first_at timestamptz, OUT derived_key text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
-$$Records that a foreign call begins; commit before the call. done, result: it has ended, do not call again. attempted: earlier attempts that began it without a recorded end, the first at first_at; above 0 the other side may have acted. derived_key: the idempotency key to send.
-on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the event that key_abort emits to undo the call; NULL keeps the present one.
+$$Records that a foreign call begins; commit before the call. done: it has ended with result; do not call again. attempted: earlier attempts without a recorded end, the first at first_at; above 0 the other side may have acted. derived_key: the idempotency key to send.
+on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the event that key_abort emits to undo the call; NULL keeps the old event.
 Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or the topic has another owner.$$;
 
 CREATE FUNCTION once.key_step_done(
@@ -251,7 +251,7 @@ CREATE FUNCTION once.key_step_done(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step_done';
 COMMENT ON FUNCTION once.key_step_done(text, text, bigint, text, json, json, json) IS
 $$Records that a foreign call ended, and its result. recorded: false if another attempt recorded the end; result is then that attempt's. Raises a WARNING if this transaction began the step: commit after key_step.
-on_complete, on_abort: {"topic": ..., "payload": ..., "order_key": ...}, events that key_complete and key_abort emit; on_abort NULL keeps the one of key_step.
+on_complete, on_abort: {"topic": ..., "payload": ..., "order_key": ...}, events that key_complete and key_abort emit; on_abort NULL keeps key_step's event.
 Errors: ON001 the lease is lost, ON006 this token has recorded this end or finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or a topic has another owner.$$;
 
 CREATE FUNCTION once.key_derive(scope text, key text, step text)
@@ -263,7 +263,7 @@ Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
 CREATE FUNCTION once.key_rotate(scope text, key text, token bigint, step text, from_version integer, OUT version integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_rotate';
 COMMENT ON FUNCTION once.key_rotate(text, text, bigint, text, integer) IS
-$$Gives one step a new derived key, after the other side has cached a validation error under the old one. from_version: the version to leave, from 1. The same call again does nothing.
+$$Gives one step a new derived key, after the other side has cached a validation error under the old one. from_version: the version to replace, from 1. A repeated call does nothing.
 Errors: ON001 the lease is lost, ON006 the key is finished, 22023 the step is done, or from_version is neither the present version nor the one before, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_take_abandoned(
@@ -273,7 +273,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$The intake of completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released ones that are due, and those whose lease had expired at the last sweep (key_abandon). It skips keys that are parked or locked; above READ COMMITTED also those that have changed. request is filled where the scope has keep_request. A holder that has live keys gets them again, and no new ones.
+$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease had expired at the last sweep (key_abandon). It skips parked and locked keys; above READ COMMITTED also keys that have changed. request is filled where the scope has keep_request. A holder that has live keys gets them again, and no new ones.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(
@@ -294,7 +294,7 @@ CREATE FUNCTION once.key_list(
     OUT created_at timestamptz, OUT finished_at timestamptz, OUT response_code integer, OUT last_error text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000 AS 'MODULE_PATHNAME', 'pg_once_key_list';
 COMMENT ON FUNCTION once.key_list(text, timestamptz, timestamptz, text, integer) IS
-$$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one for a key without steps or one that is gone. in_status: only keys that are running, released, parked, finished or gone. derived_key: the key that the step sends; begun: attempts that began it; done, result: its recorded end. Unordered, without tokens. max: 1 to 100000.
+$$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one row for a key that has no steps or is gone. in_status: only keys that are running, released, parked, finished or gone. derived_key: the key that the step sends; begun: attempts that began it; done, result: its recorded end. Unordered, without tokens. max: 1 to 100000.
 Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
 
 CREATE FUNCTION once.key_expire(scope text, key text)
@@ -312,7 +312,7 @@ Errors: 55006 its lease is alive, 22023 bad argument, 42501 not a member of the 
 CREATE FUNCTION once.scope_set(scope text, options json)
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
 COMMENT ON FUNCTION once.scope_set(text, json) IS
-$$Changes the named options and returns all; null resets one. lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval or 0 (an expired key is new at once); on_expiry: "resume" or "park"; max_attempts: a number above 0 (null: no limit); keep_request: a boolean; recovery_points: an array of texts in order; owner: a role, only its members may use the scope.
+$$Changes the named options (null: default) and returns all. lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval or 0 (an expired key is new at once); on_expiry: "resume" or "park"; max_attempts: a number above 0 (null: no limit); keep_request: a boolean; recovery_points: an array of texts in order; owner: a role, only its members may use the scope.
 Errors: 22023 an unknown option or a bad value, 42501 not a member of the present or the new owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.scope_get(scope text)
@@ -325,5 +325,5 @@ CREATE FUNCTION once.scope_list(
     max integer = 1000, after text = NULL, OUT scope text, OUT options json, OUT has_keys boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_scope_list';
 COMMENT ON FUNCTION once.scope_list(integer, text) IS
-$$Lists up to max (1 to 10000) scopes by name: those with options of their own (scope_set) and those with keys. after: only names after this one (the next page). options: those in force, defaults included. Ignores owners. Writes nothing.
+$$Lists up to max (1 to 10000) scopes by name, if they have own options (scope_set) or keys. after: only names after this one (the next page). options: the options in force, defaults included. Ignores owners. Writes nothing.
 Errors: 22023 bad argument.$$;

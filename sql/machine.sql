@@ -14,11 +14,11 @@
 --   4. its lease, 5. items by key, 6. wallets by key, 7. dedupe keys.
 -- A machine's row is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does not conflict. Only
 -- cancel_finish locks it FOR UPDATE, to see every item: a transaction that wrote items should not call it.
--- After that lock cancel_finish waits for nothing.
+-- Once it has that lock, cancel_finish waits for nothing.
 -- A session that holds a machine's row never waits for another session's lease.
 
--- A dump has the tables as regclass, so they may be renamed. It has columns and predicates as text, with every name
--- qualified. `definition` is normalised: the tables' names and the owner have columns of their own.
+-- The tables are regclass, so they may be renamed, and a dump has their names. Columns and predicates are text, with
+-- every name qualified. `definition` is normalised: the tables' names and the owner have columns of their own.
 CREATE TABLE once.machine (
     machine       text     COLLATE "C" NOT NULL CONSTRAINT machine_pkey PRIMARY KEY,
     revision      bigint   NOT NULL,
@@ -46,7 +46,7 @@ COMMENT ON COLUMN once.machine.definition IS 'The normalised definition without 
 COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports another table that has such a name now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
--- The history of machines that have one. n orders the moves of a row: the server's clock in microseconds since 2000, or
+-- The moves of machines whose definition has history. n orders the moves of a row: the server's clock in microseconds since 2000, or
 -- the session's last number plus one. The next sweep (history_reap) deletes rows of a machine without the option.
 CREATE TABLE once.machine_move (
     n           bigint      NOT NULL,
@@ -70,7 +70,7 @@ COMMENT ON COLUMN once.machine_move.id IS 'First 16 bytes of SHA-256(machine, 0x
 COMMENT ON COLUMN once.machine_move.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.machine_move.row_id IS 'Id of the machine''s row, as text.';
 COMMENT ON COLUMN once.machine_move.from_status IS 'The status before the move.';
-COMMENT ON COLUMN once.machine_move.to_status IS 'The status after it.';
+COMMENT ON COLUMN once.machine_move.to_status IS 'The new status.';
 COMMENT ON COLUMN once.machine_move.how IS 'transition, claim, finish, release, sweep, cancel or by_hand.';
 COMMENT ON COLUMN once.machine_move.requester IS 'The requester that the call named; NULL: none.';
 COMMENT ON COLUMN once.machine_move.holder IS 'The holder of the lease; NULL: none.';
@@ -110,9 +110,9 @@ Errors: ON004.$$;
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
-$$Puts triggers on the machine's table and its items, or takes them off. They refuse with ON002:
-On the table: an undeclared move; one into or out of a claim state without its lease; an INSERT that is claimed, cancelled or flagged; a change of the flag, or of the id of a claimed or cancelled row; a DELETE during a teardown.
-On the items: setting the marker; another marker, amount or row of a marked item; its DELETE before the row is cancelled; an undecided item of a cancelled row.
+$$Puts triggers on a machine's table and items, or takes them off. They refuse with ON002:
+On the table: an undeclared move; a move into or out of a claim state without a lease; an INSERT that is claimed, cancelled or flagged; a change of the flag, or of the id of a claimed or cancelled row; a DELETE during a teardown.
+On the items: setting the marker; changing marker, amount or row of a marked item; deleting it before the row is cancelled; an undecided item of a cancelled row.
 Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the whole transaction again.$$;
 
 -- The triggers' function; the machine's name is its argument. Not for calling.
@@ -130,7 +130,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
-$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: moves of its steps without a claim state are declared, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
+$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: its steps without a claim state are declared moves, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
 Errors: ON002 no such move is declared, or a trigger or policy keeps the row back; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(

@@ -11,9 +11,9 @@
 --   outbox_retire  (a sweep) opens another segment, copies the events that are still needed to once.event_kept,
 --                  and truncates the old one when no snapshot is left that could miss it.
 --
--- A lane stores how far it has come as (seen_from, seen_to, last_id). The events that were visible to the snapshot
--- seen_to and not to seen_from are handed out in the order of their ids; last_id is the last one so far. If seen_from
--- saw a transaction running, its events are found by the transaction's id. So an event that commits late is never
+-- A lane stores how far it has come as (seen_from, seen_to, last_id): two snapshots and an event id. Events that are
+-- visible in seen_to and not in seen_from are the window. They are handed out by id, so far up to last_id. Events of a
+-- transaction that was running in seen_from are found by the transaction's id. So an event that commits late is never
 -- skipped, and an open transaction delays only its own events.
 --
 -- Lanes: an order_key hashes to one of the lanes 1 to `lanes`, each in one live batch at a time. Events without
@@ -21,8 +21,8 @@
 -- share a lane. Any number of batches may share such a lane. A take reads lane after lane until it has enough.
 --
 -- Lock order: a lane (in the advisory space of the extension, 0x6f6e); the row of the batch; a topic's subscribers (in
--- the same space: shared by a delayed emit, exclusive for a change of them); dedupe keys. An emitter locks its segment
--- as any INSERT does, and then makes sure that it is the current one.
+-- the same space: shared by a delayed emit, exclusive for a change of subscribers); dedupe keys. An emitter locks its
+-- segment as any INSERT does, and then makes sure that the segment is still the current one.
 
 CREATE SEQUENCE once.event_id AS bigint;
 COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. It may go back after a lost commit: delivery keys do not depend on it alone.';
@@ -33,12 +33,12 @@ CREATE SEQUENCE once.outbox_id AS integer;
 COMMENT ON SEQUENCE once.outbox_id IS 'Gives the numbers of topics and subscribers.';
 SELECT pg_catalog.pg_extension_config_dump('once.outbox_id', '');
 
--- The incarnations of this database: a transaction id means something only in one of them.
+-- The incarnations of this database. A transaction id is valid in one incarnation only.
 CREATE TABLE once.series (
     series  integer NOT NULL CONSTRAINT series_pkey PRIMARY KEY,
     incarnation bigint NOT NULL
 );
-COMMENT ON TABLE once.series IS 'One row for each incarnation that emitted events; the largest is the present one.';
+COMMENT ON TABLE once.series IS 'One row per incarnation that emitted events; the largest series is the present.';
 COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; events, batches and subscribers carry it.';
 COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation (once.incarnation, with the system identifier).';
 
@@ -82,7 +82,7 @@ COMMENT ON COLUMN once.subscriber.subscriber_id IS 'Number of the subscriber, fr
 COMMENT ON COLUMN once.subscriber.topic_id IS 'Number of its topic.';
 COMMENT ON COLUMN once.subscriber.start_series IS 'The series in which it was created: it begins there, after start_seen.';
 COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is dead; NULL: 10.';
-COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failure, in microseconds, doubled with each further one; NULL: 1 second.';
+COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failure, in microseconds; doubles with each failure; NULL: 1 second.';
 COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest such wait, in microseconds; NULL: 1 hour.';
 COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
 COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest lease of a batch, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
@@ -188,8 +188,8 @@ COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window up to this ev
 COMMENT ON COLUMN once.batch.redelivered IS 'True: its events have rows in once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
 COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: it only put events behind earlier ones of their order_key.';
-COMMENT ON COLUMN once.batch.seen_from IS 'The snapshot that the window begins after, written as seen_to.';
-COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot that the window ends with: {xmax, next xid, own xid or 0, event id that later transactions are above, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
+COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, written as seen_to.';
+COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, event id below those of later transactions, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
 COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that still held events when this one was taken.';
 
@@ -227,7 +227,7 @@ COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this 
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all that the batch had (acked at once).';
-COMMENT ON COLUMN once.receipt.attempts IS 'For n: this array, next_at and dead are the rows of the answer, in the order of the first elements of event_ids.';
+COMMENT ON COLUMN once.receipt.attempts IS 'For n: element i of attempts, next_at and dead is the answer for event_ids[i]; event_ids may be longer.';
 COMMENT ON COLUMN once.receipt.next_at IS 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'For n: which of the events are dead now. NULL: not a nack.';
 
@@ -357,14 +357,14 @@ CREATE FUNCTION once.outbox_take(
     OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_take';
 COMMENT ON FUNCTION once.outbox_take(text, text, integer, interval) IS
-$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due; fewer rows than max do not mean that. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
+$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due; fewer rows than max: more may be due. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
 $$Marks events of the batch as delivered (NULL: all that it still holds). Returns how many events this call acked. Concurrent handlers must name their events.
-Errors: ON006 an earlier transaction has acked one of them with this token (NULL: nothing is left, and the last to leave were acked); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+Errors: ON006 an earlier transaction has acked one of the events with this token (NULL: no event is left, the last were acked); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -373,7 +373,7 @@ CREATE FUNCTION once.outbox_nack(
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
 $$Marks events of the batch as failed (NULL: all, but only the first of each order_key counts an attempt). Each retries after retry_after or the backoff; after max_attempts it is dead. Later events of its order_key wait behind it. kind: for the metrics; released: counts no attempt; never: dead at once. error: kept for outbox_deliveries.
-Errors: ON006 an earlier transaction has acked or nacked one with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
+Errors: ON006 an earlier transaction has ended one of them with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_extend';
@@ -384,7 +384,7 @@ Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters) or changes the options named, and returns all options; null resets one. dedupe_for: how long a dedupe_key counts (24 hours). lanes: 1 to 1000 (16), batches with order keys that can be leased at once; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all options. dedupe_for: how long a dedupe_key counts (24 hours). lanes: 1 to 1000 (16), the most batches with order keys leased at once; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
 Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes beside an open emit; 42501 not a member of the present and the new owner; 40001 a lost race; 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.topic_get(topic text)
@@ -400,7 +400,7 @@ $$Removes a topic that has no subscribers left. Errors: 55006 it has subscribers
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters), which begins with later events, or changes the options named; returns all options. null resets one. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens count. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
+$$Creates a subscriber (1 to 100 characters), which begins with later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens count. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
 Errors: 42704, 22023 an option or value, 42501 another owner, 40001 a lost race, 25006.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text)
@@ -425,19 +425,19 @@ CREATE FUNCTION once.outbox_dead(
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
 COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
-$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first; those whose dead_for is over are not shown. kind: that of the last outbox_nack, or expired: the last lease expired, so no worker knows that the event died.
+$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first, without letters whose dead_for is over. kind: of the last outbox_nack; or expired: the last lease expired, so no worker knows that the event died.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
     topic text, subscriber text = 'default', max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
 COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
-$$Makes dead letters due again, at most max (1 to 10000), the longest dead first; with event_ids only those. Returns their number. Attempts count anew; event_id, emitted_at and delivery_key stay. Skips locked letters, and events that are not dead. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+$$Makes dead letters due again, at most max (1 to 10000), the longest dead first; event_ids: only these. Returns their number. Attempts count anew; event_id, emitted_at and delivery_key stay. Skips locked letters, and events that are not dead. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_discard(topic text, subscriber text, event_ids bigint[], OUT discarded integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_discard';
 COMMENT ON FUNCTION once.outbox_discard(text, text, bigint[]) IS
-$$Deletes the named dead letters of a subscriber for good, with the record of their failed attempts, and returns their number. Other subscribers keep theirs. The log has their payload until a sweep (outbox_retire) truncates its segment. Events that are not dead are skipped, so a repeated call answers 0.
+$$Deletes the named dead letters of a subscriber for good, with the record of their failed attempts, and returns their number. Other subscribers keep theirs. The log keeps a payload until a sweep (outbox_retire) truncates the segment. Events that are not dead are skipped, so a repeated call answers 0.
 Errors: 42704 no such topic or subscriber, 22023 event_ids is NULL, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_peek(

@@ -37,7 +37,7 @@ CREATE VIEW once.role_function (kind, function_name) AS
     SELECT 'operate', function_name FROM opened WHERE kind IN ('use', 'observe');
 COMMENT ON VIEW once.role_function IS 'The functions that each kind of grant_role opens; operate includes the functions of use and observe.';
 COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
-COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once; it stands for every one of that name.';
+COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once, with any arguments.';
 
 -- A role's number counts in the incarnation that wrote it; after a restore the row means the role of that name.
 CREATE TABLE once.role_grant (
@@ -48,7 +48,7 @@ CREATE TABLE once.role_grant (
     CONSTRAINT role_grant_pkey PRIMARY KEY (role, incarnation, kind)
 );
 COMMENT ON TABLE once.role_grant IS 'The grants of grant_role; an upgrade applies them again.';
-COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, which counts in that incarnation; after a restore role_name counts.';
+COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, valid in the row''s incarnation; after a restore role_name counts.';
 COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by sweeps, grant_role and revoke_role.';
 COMMENT ON COLUMN once.role_grant.incarnation IS 'The database''s incarnation when it was granted.';
 COMMENT ON COLUMN once.role_grant.kind IS 'Kind of the grant: use, operate or observe.';

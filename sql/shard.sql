@@ -1,8 +1,7 @@
 -- shard: which slice of the routing values this database holds.
 --
 -- One shard is one database; their number is chosen once and never changes. A shard moves between clusters as a whole,
--- by PostgreSQL's own means; the pooler has the map of databases. A claim of another shard's routing value is refused here
--- (ON007).
+-- by PostgreSQL's own means; the pooler has the map of databases. Claims of another shard's keys are refused (ON007).
 
 -- At most one row.
 CREATE TABLE once.shard (
@@ -12,7 +11,7 @@ CREATE TABLE once.shard (
     routing   text    COLLATE "C" NOT NULL CHECK (routing IN ('key', 'scope')),
     separator text    COLLATE "C" NOT NULL
 );
-COMMENT ON TABLE once.shard IS 'The number of this database among the shards, set by shard_set. No row: it is no shard.';
+COMMENT ON TABLE once.shard IS 'Which shard this database is, as set by shard_set. No row: it is not a shard.';
 COMMENT ON COLUMN once.shard.one IS 'true: there is one row at most.';
 COMMENT ON COLUMN once.shard.shard IS 'Number of the shard, from 0.';
 COMMENT ON COLUMN once.shard.shards IS 'How many shards there are.';
@@ -29,7 +28,7 @@ Errors: 22023 bad argument.$$;
 CREATE FUNCTION once.shard_set(shard integer, shards integer, by text = 'key', separator text = '/')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_shard_set';
 COMMENT ON FUNCTION once.shard_set(integer, integer, text, text) IS
-$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the part of the key, message or saga (by => 'scope': of the scope) before the first separator (1 to 10 characters), or all of it without one. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value, and so does a write to another shard's key that is not here. Returns the values in force.
+$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the part of the key, message or saga (by => 'scope': of the scope) before the first separator (1 to 10 characters); the whole if there is none. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value, and so does a write to a missing key of another shard. Returns the values in force.
 Errors: 55006 it is another shard already, 22023 bad argument, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.shard_get()

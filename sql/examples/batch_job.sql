@@ -16,9 +16,9 @@ CREATE TABLE batch_job (
     result           text
 );
 
--- An item's row, with the name of its artifact, is there before the artifact is made, so that whatever
--- was made is listed by cancel_items. The artifact is a directory: each attempt puts a file of its own
--- into it, so that two attempts never write to, or delete, the same file.
+-- Commit an item's row, with the name of its artifact, before you make the artifact. Then cancel_items lists
+-- every artifact that was made. An artifact is a directory, and each attempt puts a file of its own into it.
+-- So two attempts never write or delete the same file.
 CREATE TABLE batch_item (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id   bigint NOT NULL REFERENCES batch_job,
@@ -29,7 +29,7 @@ CREATE TABLE batch_item (
     settled  text            CHECK (settled IN ('kept', 'returned'))
 );
 COMMENT ON COLUMN batch_item.settled IS
-'NULL: undecided. kept: the job is done and the points are spent. returned: the job was cancelled; what a success had cost is back in the wallet.';
+'NULL: undecided. kept: the job is done and the points are spent. returned: the job was cancelled; the points of a success are back in the wallet.';
 
 -- refund and cancel_items look items up by their job, in the order of their key.
 CREATE INDEX batch_item_job ON batch_item (job_id, id);

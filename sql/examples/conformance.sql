@@ -1,4 +1,5 @@
--- What the cases of conformance.json work on; run by a superuser before them, as often as one likes.
+-- The tables, scopes and machine of the cases in conformance.json. A superuser runs this file before the cases;
+-- running it again does no harm.
 
 CREATE TABLE IF NOT EXISTS conformance_row (made_for text NOT NULL, made_at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE IF NOT EXISTS conformance_job (

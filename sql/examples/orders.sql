@@ -1,10 +1,10 @@
--- What the programs in python/, node/ and java/ work on: orders that are charged at a bank and told to a
--- webhook. Run once by a superuser, in a database with the extension: psql -f orders.sql.
--- The services connect as the role shop (createuser shop), which may do this and no more.
+-- The table and rights for the programs in python/, node/ and java/: orders that are charged at a bank and
+-- reported to a webhook. A superuser runs this file once, in a database with the extension: psql -f orders.sql.
+-- The services connect as the role shop (createuser shop), which gets only the rights granted here.
 
 CREATE TABLE orders (
     order_id        uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
-    idempotency_key text        NOT NULL, -- <user>/<Idempotency-Key>; not unique: a duplicate would be there to see
+    idempotency_key text        NOT NULL, -- <user>/<Idempotency-Key>; not unique, so that a duplicate would be visible
     customer        text        NOT NULL,
     item            text        NOT NULL,
     amount_cents    bigint      NOT NULL CHECK (amount_cents > 0),
@@ -15,7 +15,7 @@ CREATE TABLE orders (
 GRANT SELECT, INSERT, UPDATE ON orders TO shop;
 
 SELECT once.grant_role('shop', 'use');
--- The lease says how soon another process goes on after one died; it is extended while one works.
+-- After a process died, another may go on when the lease ends. A working process extends its lease.
 SELECT once.scope_set('orders.create', '{"lease": "30 s", "recovery_points": ["created", "charged"]}');
 SELECT once.topic_set('orders', '{"subscribers": ["webhooks"]}');
 SELECT once.subscriber_set('orders', 'webhooks', '{"max_attempts": 12, "backoff_cap": "30 min"}');

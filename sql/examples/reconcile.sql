@@ -1,12 +1,12 @@
--- Finding what disagrees: what we think we did, beside the other side's own ledger. docs/how-to/reconcile.md tells how
--- to use it; this file makes its table and functions, in the schema of your choice (search_path). What is
--- between the lines "yours" is about the table `orders` of the order service: put your own there.
+-- Compares our keys with the other side's ledger and lists the differences. docs/how-to/reconcile.md explains the use.
+-- This file makes the table and the functions, in the schema of your choice (search_path). The code between the
+-- lines "yours" is about the table `orders` of the order service: put your own code there.
 --
--- The one idea: of each key we know how much should have moved (wanted), and their ledger says how much has
--- (moved). A key that waits for a verdict wants nothing yet. Where the two differ, something is to be done,
--- and after it the ledger of the next day says whether it was.
+-- The one idea: for each key we know how much money should have moved (wanted), and their ledger says how much has
+-- moved (moved). A parked key is judged by moved alone. Where wanted and moved of another key differ, somebody must
+-- act, and the next day's ledger shows the result.
 
--- Their ledger, as their statement, export or API gives it. What went back is negative.
+-- Their ledger, as their statement, export or API gives it. Refunds are negative.
 CREATE TABLE reconcile_ledger (
     line            text        PRIMARY KEY,
     idempotency_key text,
@@ -19,8 +19,8 @@ COMMENT ON TABLE reconcile_ledger IS 'The other side''s ledger, loaded by hand o
 COMMENT ON COLUMN reconcile_ledger.idempotency_key IS 'What we sent with it: a step''s derived key.';
 COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key, where they give it back.';
 
--- The keys that were created in [since, until), their ledger's entries of them, and the entries of that time
--- that are nobody's. Let the ledger reach a lease or two beyond until: what is still under way is not listed.
+-- Compares the keys created in [since, until) with the ledger's entries for them, and lists entries of that time that
+-- belong to no key. Load the ledger for a lease or two beyond until. Keys whose work is under way are not listed.
 CREATE FUNCTION reconcile(in_scope text, since timestamptz, until timestamptz)
 RETURNS TABLE (finding text, key text, attempt integer, charge_key text, refund_key text,
                wanted_cents bigint, moved_cents bigint, lines text[], to_do text)
@@ -62,7 +62,7 @@ SELECT 'not of ours', l.reference, NULL, l.idempotency_key, NULL, NULL, l.amount
   FROM reconcile_ledger l
  WHERE l.at >= since AND l.at < until
    AND NOT EXISTS (SELECT FROM keys k WHERE l.idempotency_key IN (k.charge_key, k.refund_key))
-   -- Nor is it of a key of an earlier day that they acted on today.
+   -- Nor does the entry belong to a key of an earlier day.
    AND CASE WHEN length(l.reference) BETWEEN 1 AND 255
             THEN NOT EXISTS (SELECT FROM once.key_get(in_scope, l.reference)
                               WHERE l.idempotency_key IN (once.key_derive(in_scope, l.reference, 'charge'),
@@ -72,9 +72,9 @@ $$;
 COMMENT ON FUNCTION reconcile(text, timestamptz, timestamptz) IS
 'What the other side''s ledger and we disagree about; no rows is the proof.';
 
--- They did it, and the customer is to have it: the row and the answer that the request would have made, in one
--- transaction. The request must have been kept (scope_set, keep_request). Its order_id is a pure function of
--- the key; doing this twice makes one order, and the second time is ON006. The charge is the key's first entry.
+-- They made the charge, and the customer shall have the order: stores the row and the answer that the request would
+-- have stored, in one transaction. The scope must keep requests (scope_set, keep_request). The order_id is a pure
+-- function of the key: a second call makes no second order and raises ON006. charge: the key's first ledger entry.
 CREATE FUNCTION reconcile_accept(in_scope text, in_key text, in_attempt integer, charge text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -100,19 +100,19 @@ END $$;
 COMMENT ON FUNCTION reconcile_accept(text, text, integer, text) IS
 'Ends a parked key as done: the row that the request would have made, and its answer.';
 
--- They did not do it, or the customer is not to have it any more: the key ends with a refusal that is replayed,
--- and the compensations that its steps have registered (on_abort) are emitted.
+-- They made no charge, or the customer shall not have the order any more: the key ends with a refusal, which later
+-- claims replay, and the compensations that the key's steps have registered (on_abort) are emitted.
 CREATE FUNCTION reconcile_refuse(in_scope text, in_key text, in_attempt integer)
 RETURNS void LANGUAGE sql AS $$
 SELECT once.key_resolve(in_scope, in_key, in_attempt, 'abort', 402,
                         '{"title": "the order was not made; what was charged goes back"}');
 $$;
 COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
-'Ends a parked key as not done; what they did goes back as a compensation.';
+'Ends a parked key as not done; a charge that they made goes back by a compensation.';
 
--- Deliveries: the dead letters of a subscriber beside what the receiver says that it has. An answer that was
--- lost at the last attempt makes a dead letter of a message that arrived. The event's payload names its
--- message by "reference"; put your own word there.
+-- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to the last attempt
+-- was lost, the message arrived and is a dead letter all the same. Here the event's payload names the message by
+-- "reference"; put your own member there.
 CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text)
 RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)
 LANGUAGE sql STABLE AS $$
@@ -123,4 +123,4 @@ SELECT CASE WHEN l.line IS NULL THEN 'dead, and they do not have it' ELSE 'dead,
   LEFT JOIN reconcile_ledger l ON l.reference = d.payload ->> 'reference';
 $$;
 COMMENT ON FUNCTION reconcile_dead(text, text) IS
-'Which dead letters have arrived all the same, and which are to be sent again.';
+'Says which dead letters have arrived all the same, and which to send again.';
