@@ -207,7 +207,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.janitor_grace",
-        c"How long a sweep that failed nowhere covers a machine's claim states (machine_assert).",
+        c"How long a sweep without failures covers a machine's claim states (machine_assert).",
         c"In milliseconds without a unit; default 10min.",
         &JANITOR_GRACE,
         1,
@@ -218,7 +218,7 @@ pub fn register() {
     GucRegistry::define_string_guc(
         c"once.janitor_databases",
         c"Databases in which the background workers sweep.",
-        c"Names with commas between them, in double quotes where one has a comma or a space at its edge; default none. Read again on reload; needs shared_preload_libraries = 'pg_once'.",
+        c"Names separated by commas; a name with a comma, or a space at its edge, in double quotes; default none. Read again on reload; needs shared_preload_libraries = 'pg_once'.",
         &JANITOR_DATABASES,
         GucContext::Sighup,
         GucFlags::default(),

@@ -136,7 +136,7 @@ fn next(
     Ok(match lease.filter(|l| l.covers(seen.status())) {
         Some(lease) => of_holder(machine, seen, lease, now)?,
         None if definition.is_claim_state(&status) => format!(
-            "Nobody has a lease on it: once.action_adopt('{}') gives it to the next sweep.",
+            "The row has no lease: after once.action_adopt('{}') the next sweep reverts it.",
             machine.name()
         ),
         None if definition.is_terminal(&status) => "Nothing: the status is terminal.".to_owned(),

@@ -57,7 +57,7 @@ impl TornRow {
             let problem = format!("is \"{status}\", a terminal status, and cannot be torn down");
             return Err(self.illegal(
                 &problem,
-                "The row has ended otherwise. Nothing is left to do.",
+                "The row's status is terminal: nothing is left to do.",
             ));
         }
         if !seen.flagged {

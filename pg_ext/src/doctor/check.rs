@@ -170,7 +170,7 @@ impl Findings {
                     "it can be cancelled and has no claim state; a cancel in {} begins the teardown at once",
                     names.join(", ")
                 ),
-                "Make a status in which a worker runs a step's claim_state. A status in which the row only waits needs none.",
+                "Declare each status in which a worker runs as a claim_state of its step. A status in which the row only waits is none.",
             );
         }
     }

@@ -55,7 +55,7 @@ impl RowEvent {
                 Kind::NotInstalled,
                 "a guard of pg_once is a trigger FOR EACH ROW and cannot be called",
             )
-            .hint("Put it on with once.machine_guard(machine, true).")
+            .hint("Turn the guard on with once.machine_guard(machine, true).")
         })
     }
 

@@ -215,7 +215,7 @@ impl GuardedItems {
         self.refuse(
             item,
             &format!("carries the refund marker: {what} cannot change"),
-            "The marker proves that its amount was given back.",
+            "The marker proves that the item's amount was given back.",
         )
     }
 

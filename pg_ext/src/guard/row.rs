@@ -190,7 +190,7 @@ impl GuardedRows {
             let hint = match is_status(from) && is_status(to) {
                 true => "Declare the transition in the definition, or make a declared move.",
                 false => {
-                    "One of them is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again. To correct a row, turn the guard off for the correction: once.machine_guard(machine, false)."
+                    "One of the two is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again. To correct a row, turn the guard off for the correction: once.machine_guard(machine, false)."
                 }
             };
             let hint = format!("Moves are declared to {}. {hint}", targets(definition));
@@ -271,7 +271,7 @@ impl GuardedRows {
         let id = RowId::read(self.machine.shape.id.base_type, id, "id")?;
         match Lease::latest(&self.machine, &id)? {
             Some(lease) => holder_of(&lease),
-            None => Ok("It has no lease; once.action_adopt gives it one.".to_owned()),
+            None => Ok("The row has no lease; once.action_adopt gives it one.".to_owned()),
         }
     }
 

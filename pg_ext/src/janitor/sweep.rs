@@ -87,7 +87,7 @@ pub fn sweep(call: &Call) -> Result<Datum> {
             return Err(Error::bad_argument(
                 "machine",
                 "goes with the task action_release alone",
-                "Give task => 'action_release' beside it.",
+                "Give task => 'action_release', too.",
             ));
         }
         settings::with_sweep_lock_timeout(|| StoredMachine::existing(name))?;

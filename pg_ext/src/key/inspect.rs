@@ -81,7 +81,7 @@ fn next(options: &ScopeOptions, row: &KeyRow, now: i64) -> String {
         ),
         (b"released", 1..) => format!("Claims resume it in {seconds} s; until then they answer in_progress."),
         (b"running" | b"released", _) => {
-            "The next claim resumes it; without one, a completer takes it (once.key_take_abandoned) after the next sweep.".to_owned()
+            "The next claim resumes it; if no claim comes, a completer takes it (once.key_take_abandoned) after the next sweep.".to_owned()
         }
         (b"parked", _) => format!(
             "It waits for a verdict: once.key_resolve(scope, key, {attempt}, 'retry'), 'complete' or 'abort'."

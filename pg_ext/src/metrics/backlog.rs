@@ -270,7 +270,7 @@ impl BacklogLook {
             "outbox_lag_seconds",
             &labels,
             self.lag_us(backlog).unwrap_or(0) as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due, a dead one not at all.",
+            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due; a dead event does not count.",
         )?;
         sheet.put(
             "outbox_depth",

@@ -61,7 +61,7 @@ pub fn keys(sheet: &Sheet) -> Result<()> {
         "pg_once_keys_overdue_seconds",
         &[],
         keys.oldest_us as f64 / 1e6,
-        "For how long the oldest overdue key has waited to be resumed; 0: none. A key counts after the first sweep (key_abandon) behind its lease.",
+        "For how long the oldest overdue key has waited to be resumed; 0: none. A key counts after the first sweep (key_abandon) since its lease expired.",
     )?;
     sheet.put(
         "pg_once_keys_parked",

@@ -53,7 +53,7 @@ fn of_task(sheet: &Sheet, of: [&str; 2], counts: [f64; 3]) -> Result<()> {
         "pg_once_sweep_failed_total",
         &labels,
         failed,
-        "Failures of the sweeps of this task (and machine): a row each time it was tried; every due row of a table that could not be locked; a subscriber; or 1 for the whole task.",
+        "Failures of the sweeps of this task (and machine): 1 for each failed try of a row, each due row of a table that could not be locked, each failed subscriber, or a task that failed as a whole.",
     )?;
     sheet.put(
         "pg_once_sweep_age_seconds",

@@ -107,7 +107,7 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
         return Err(Error::bad_argument(
             "topic",
             format!("\"{}\" has no subscribers", shown(&topic.name)),
-            "Nobody would ever get the event: add one with once.subscriber_set.",
+            "Nobody would ever get the event: add a subscriber with once.subscriber_set.",
         ));
     }
     log(&topic, emission, &segment)

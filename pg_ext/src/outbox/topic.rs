@@ -229,5 +229,5 @@ fn missing(topic: &[u8], name: &[u8]) -> Error {
             shown(name)
         ),
     )
-    .hint("Add it with once.subscriber_set(topic, subscriber); once.topic_get(topic) names those it has.")
+    .hint("Add it with once.subscriber_set(topic, subscriber); once.topic_get(topic) names the topic's subscribers.")
 }

@@ -195,7 +195,7 @@ fn warn_missing(name: &[u8]) {
         format!(
             "database \"{name}\" of once.janitor_databases is not there, or takes no connections"
         ),
-        "It is served once it accepts connections. Otherwise take it out of the list and reload.",
+        "The database is served once it accepts connections. Otherwise take it out of the list and reload.",
     );
 }
 

@@ -156,7 +156,7 @@ fn ensure_same_subscribers(topic: &Topic, wanted: &[&[u8]]) -> Result<()> {
                 "names other subscribers than topic \"{}\" has: option \"subscribers\" is for a new topic",
                 shown(&topic.name)
             ),
-            "Add one with once.subscriber_set(topic, subscriber), remove one with once.subscriber_drop.",
+            "Add a subscriber with once.subscriber_set(topic, subscriber), remove one with once.subscriber_drop.",
         )),
     }
 }
