@@ -130,7 +130,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
-$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: its steps without a claim state are declared moves, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
+$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: also allows moves of its steps that have no claim state; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
 Errors: ON002 no such move is declared, or a trigger or policy keeps the row back; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(
