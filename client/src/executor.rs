@@ -178,10 +178,13 @@ pub(crate) fn only<T>(rows: Vec<T>) -> Result<T, Error> {
 
 /// Reads a row whose columns are the fields of a struct.
 macro_rules! of_row {
-    ($name:ident: $($field:ident),*) => {
+    ($name:ident: $($field:ident),* $(; $unset:ident)?) => {
         impl $name {
             pub(super) fn of_row(row: &crate::Row) -> Result<Self, crate::Error> {
-                Ok(Self { $($field: crate::executor::column(row, stringify!($field))?),* })
+                Ok(Self {
+                    $($field: crate::executor::column(row, stringify!($field))?,)*
+                    $($unset: None,)?
+                })
             }
         }
     };

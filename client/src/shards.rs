@@ -79,6 +79,22 @@ impl<E: Executor> Shards<E> {
         self.pools.iter().enumerate()
     }
 
+    /// The shard with this number, such as an event's ([`Event::shard`](crate::Event::shard)).
+    #[must_use]
+    pub fn get(&self, number: usize) -> Option<&E> {
+        self.pools.get(number)
+    }
+
+    /// For a worker in each.
+    pub(crate) fn places(&self) -> Vec<(Option<usize>, E)>
+    where
+        E: Clone,
+    {
+        self.each()
+            .map(|(n, pool)| (Some(n), pool.clone()))
+            .collect()
+    }
+
     /// Tells each database which shard it is (`once.shard_set`), unless the database knows it already. Call it when the
     /// databases are set up; a later call changes nothing and shows that each pool leads to its own shard.
     ///

@@ -37,6 +37,8 @@ pub struct Abandoned {
     pub lease: Lease,
     /// The request, if the scope keeps it.
     pub request: Option<Json>,
+    /// The number of its shard, from a completer over all of them.
+    pub shard: Option<usize>,
 }
 
 options! {
@@ -198,6 +200,7 @@ impl Scope {
         Ok(Abandoned {
             lease: claim.into_lease().map_err(not_taken)?,
             request: column(row, "request")?,
+            shard: None,
         })
     }
 }

@@ -43,6 +43,8 @@ pub struct Event {
     pub headers: Option<Json>,
     /// When it was emitted.
     pub emitted_at: SystemTime,
+    /// The number of its shard, from a worker over all of them.
+    pub shard: Option<usize>,
 }
 
 /// Events that are leased to this worker: each must be acked or nacked.
@@ -267,5 +269,5 @@ impl Batch {
     }
 }
 
-of_row!(Event: event_id, attempt, delivery_key, order_key, payload, headers, emitted_at);
+of_row!(Event: event_id, attempt, delivery_key, order_key, payload, headers, emitted_at; shard);
 of_row!(Nacked: event_id, attempt, next_attempt_at, dead);

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
+use tracing::Span;
 
 use super::stage::{Stage, reached};
 use super::waker::Waker;
@@ -104,12 +105,16 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-/// The state that the tasks of a worker share.
+/// A database that a worker works in; with its number if it is one of several shards.
+pub(super) type Place<E> = (Option<usize>, E);
+
+/// The state that a worker's tasks in one place share.
 pub(super) struct Shared<E, H> {
     pub(super) exec: E,
+    pub(super) shard: Option<usize>,
     pub(super) backoff: Backoff,
-    pub(super) handler: H,
-    /// A permit for each handler that may run.
+    pub(super) handler: Arc<H>,
+    /// A permit for each handler that may run, in any place.
     pub(super) slots: Arc<Semaphore>,
     pub(super) stage: watch::Receiver<Stage>,
 }
@@ -119,8 +124,17 @@ pub(super) struct Intake<'p, W> {
     whose: &'p W,
     pace: &'p Pace,
     stage: watch::Receiver<Stage>,
+    woken: watch::Receiver<()>,
     wait: Duration,
     answered: bool,
+}
+
+/// An answer, with the time at which it was asked for, and the slot.
+type InSlot<T> = (Instant, Option<OwnedSemaphorePermit>, T);
+
+/// For the log: which shard it is.
+pub(super) fn span_of(shard: Option<usize>) -> Span {
+    shard.map_or_else(Span::none, |number| tracing::info_span!("shard", number))
 }
 
 impl Pace {
@@ -149,21 +163,26 @@ impl Pace {
         self.backoff.retry(timed).await
     }
 
-    /// The shared state for this worker's tasks, and the sender that stops them.
+    /// The shared state for this worker's tasks in each place, and the sender that stops them.
     pub(super) fn share<E: Clone, H>(
         &self,
-        exec: &E,
+        places: &[Place<E>],
         handler: H,
-    ) -> (watch::Sender<Stage>, Arc<Shared<E, H>>) {
+    ) -> (watch::Sender<Stage>, Vec<Arc<Shared<E, H>>>) {
         let (stage, seen) = watch::channel(Stage::Run);
-        let shared = Shared {
-            exec: exec.clone(),
-            backoff: self.backoff,
-            handler,
-            slots: Arc::new(Semaphore::new(self.concurrency)),
-            stage: seen,
+        let slots = Arc::new(Semaphore::new(self.concurrency));
+        let handler = Arc::new(handler);
+        let shared = |(shard, exec): &Place<E>| {
+            Arc::new(Shared {
+                exec: exec.clone(),
+                shard: *shard,
+                backoff: self.backoff,
+                handler: Arc::clone(&handler),
+                slots: Arc::clone(&slots),
+                stage: seen.clone(),
+            })
         };
-        (stage, Arc::new(shared))
+        (stage, places.iter().map(shared).collect())
     }
 
     /// `whose`: the worker's name in the log.
@@ -176,6 +195,7 @@ impl Pace {
             whose,
             pace: self,
             stage: stage.clone(),
+            woken: self.waker.seen(),
             wait: FIRST_WAIT.min(self.poll_every),
             answered: false,
         }
@@ -183,53 +203,65 @@ impl Pace {
 }
 
 impl<W: Debug> Intake<'_, W> {
-    /// Asks until there is an answer; returns the answer and the time at which it was asked for. `None` if the worker
-    /// is told to stop.
+    /// Asks, in a slot, until there is an answer; returns the answer, the slot and the time at which it was asked for.
+    /// After a failure it asks without a slot, and tells the call so: a shard that is away keeps no slot from the others.
+    /// `None` if the worker is told to stop.
     pub(super) async fn ask<T, F, Fut>(
         &mut self,
+        slots: &Arc<Semaphore>,
         mut call: F,
-    ) -> Result<Option<(Instant, T)>, Error>
+    ) -> Result<Option<InSlot<T>>, Error>
     where
-        F: FnMut() -> Fut,
+        F: FnMut(bool) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let (backoff, mut failures) = (self.pace.backoff, 0);
-        while !self.is_told() {
+        let slot = Arc::clone(slots).acquire_owned();
+        let Some(slot) = self.unless_told(slot).await else {
+            return Ok(None);
+        };
+        let mut slot = slot.ok();
+        loop {
             let sent = Instant::now();
-            let error = match backoff.in_time(call()).await {
+            let error = match backoff.in_time(call(slot.is_some())).await {
                 Ok(answer) => {
                     if failures > 0 {
                         tracing::info!(whose = ?self.whose, failures, "asking for work succeeds again");
                     }
                     self.answered = true;
-                    return Ok(Some((sent, answer)));
+                    return Ok(Some((sent, slot, answer)));
                 }
                 Err(error) if self.outlives(&error, failures) => error,
                 Err(error) => return Err(error),
             };
+            slot = None;
             failures += 1;
             let wait = backoff.pause(failures);
             tracing::warn!(whose = ?self.whose, %error, failures, ?wait, "asking for work failed");
-            self.unless_told(sleep(wait)).await;
+            if self.unless_told(sleep(wait)).await.is_none() {
+                return Ok(None);
+            }
         }
-        Ok(None)
     }
 
-    /// Asks again and again, with waits, until an answer has work in it; `None` if the worker is told to stop.
+    /// Asks again and again, with waits that take no slot, until an answer has work in it; `None` if the worker is
+    /// told to stop.
     pub(super) async fn find<A, T, F, Fut>(
         &mut self,
+        slots: &Arc<Semaphore>,
         mut call: F,
         mut work_in: impl FnMut(A) -> Option<T>,
-    ) -> Result<Option<(Instant, T)>, Error>
+    ) -> Result<Option<InSlot<T>>, Error>
     where
-        F: FnMut() -> Fut,
+        F: FnMut(bool) -> Fut,
         Fut: Future<Output = Result<A, Error>>,
     {
-        while let Some((sent, answer)) = self.ask(&mut call).await? {
+        while let Some((sent, slot, answer)) = self.ask(slots, &mut call).await? {
             if let Some(work) = work_in(answer) {
                 self.found();
-                return Ok(Some((sent, work)));
+                return Ok(Some((sent, slot, work)));
             }
+            drop(slot);
             self.idle().await;
         }
         Ok(None)
@@ -253,26 +285,18 @@ impl<W: Debug> Intake<'_, W> {
 
     /// There was no work: waits before asking again, or until the worker is told to stop.
     async fn idle(&mut self) {
-        let (wait, pace) = (self.next_wait(), self.pace);
-        let woken = async {
-            tokio::select! {
-                biased;
-                () = pace.waker.woken() => true,
-                () = sleep(wait) => false,
-            }
-        };
-        if self.unless_told(woken).await == Some(true) {
-            self.found();
+        let wait = self.next_wait();
+        tokio::select! {
+            biased;
+            () = reached(&mut self.stage, Stage::Finish) => {}
+            _ = self.woken.changed() => self.wait = FIRST_WAIT.min(self.pace.poll_every),
+            () = sleep(wait) => {}
         }
     }
 
     /// There was work: the next wait is the shortest again.
     fn found(&mut self) {
         self.wait = FIRST_WAIT.min(self.pace.poll_every);
-    }
-
-    pub(super) fn is_told(&self) -> bool {
-        *self.stage.borrow() >= Stage::Finish
     }
 
     /// Waits for something; `None` if the worker is told to stop first.

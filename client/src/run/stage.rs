@@ -7,7 +7,11 @@
 use std::future::Future;
 use std::pin::pin;
 
+use futures_util::TryFutureExt;
+use futures_util::future::join_all;
 use tokio::sync::watch;
+
+use crate::Error;
 
 /// The stages of a worker's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,22 +30,29 @@ pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     let _ = stage.wait_for(|now| *now >= wanted).await;
 }
 
-/// Runs the loop until it ends by itself; when `shutdown` completes, it tells the loop to finish,
-/// and waits for it.
-pub(super) async fn until_told<T>(
+/// Runs the loops until all have ended by themselves. When `shutdown` completes, or one of them fails, the others are
+/// told to finish, and waited for.
+pub(super) async fn until_told<F>(
     stage: &watch::Sender<Stage>,
     shutdown: impl Future<Output = ()>,
-    work: impl Future<Output = T>,
-) -> T {
-    let mut work = pin!(work);
-    tokio::select! {
+    loops: impl Iterator<Item = F>,
+) -> Result<(), Error>
+where
+    F: Future<Output = Result<(), Error>>,
+{
+    let finish = || {
+        stage.send_replace(Stage::Finish);
+    };
+    let mut work = pin!(join_all(loops.map(|one| one.inspect_err(|_| finish()))));
+    let ended = tokio::select! {
         biased;
         ended = &mut work => ended,
         () = shutdown => {
-            stage.send_replace(Stage::Finish);
+            finish();
             work.await
         }
-    }
+    };
+    ended.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::ops::AddAssign;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -14,20 +15,21 @@ use super::stage::Stage;
 
 /// The tasks of a worker; each ends with its counts.
 #[derive(Default)]
-pub(super) struct Tasks<C> {
+pub(super) struct Tasks<C>(Mutex<Begun<C>>);
+
+#[derive(Default)]
+struct Begun<C> {
     at_work: JoinSet<C>,
     counts: C,
 }
 
 impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
-    pub(super) fn begin(&mut self, task: impl Future<Output = C> + Send + 'static) {
-        self.at_work.spawn(task);
-    }
-
-    /// Counts the tasks that have ended.
-    pub(super) fn reap(&mut self) {
-        while let Some(ended) = self.at_work.try_join_next() {
-            self.count(ended);
+    /// Begins a task, and counts those that have ended.
+    pub(super) fn begin(&self, task: impl Future<Output = C> + Send + 'static) {
+        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.at_work.spawn(task);
+        while let Some(ended) = begun.at_work.try_join_next() {
+            begun.count(ended);
         }
     }
 
@@ -35,13 +37,16 @@ impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
     /// this call waits for the tasks to end. Returns all counts.
     pub(super) async fn end(&mut self, stage: &watch::Sender<Stage>, grace: Duration) -> C {
         stage.send_replace(Stage::Finish);
-        if timeout(grace, self.all()).await.is_err() {
+        let begun = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if timeout(grace, begun.all()).await.is_err() {
             stage.send_replace(Stage::GiveBack);
-            self.all().await;
+            begun.all().await;
         }
-        self.counts
+        begun.counts
     }
+}
 
+impl<C: AddAssign + 'static> Begun<C> {
     async fn all(&mut self) {
         while let Some(ended) = self.at_work.join_next().await {
             self.count(ended);

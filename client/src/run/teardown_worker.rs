@@ -6,17 +6,19 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::seq::SliceRandom;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::{Instant, sleep};
+use tracing::Instrument;
 
-use super::pace::{DEFERRED, Pace, settings};
+use super::pace::{DEFERRED, Pace, Place, settings, span_of};
 use super::panics::caught;
 use super::stage::{Stage, reached, until_told};
 use crate::error::BoxError;
-use crate::{Autocommit, CleanupItem, Error, Machine, MachineRow, PendingCancel};
+use crate::{Autocommit, CleanupItem, Error, Machine, MachineRow, PendingCancel, Shards};
 
 /// The longest wait of an idle worker.
 const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -31,7 +33,7 @@ const LONGEST_LIST: usize = 100_000;
 #[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is called"]
 pub struct TeardownWorker<'e, E> {
-    exec: &'e E,
+    places: Vec<Place<&'e E>>,
     machine: Machine,
     batch: usize,
     pace: Pace,
@@ -56,8 +58,20 @@ impl Machine {
     /// it takes. With a [`grace`](TeardownWorker::grace) it drops the teardown after that time, and the next worker
     /// begins that row from the top. The executor is one on which each call commits by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
+        self.teardown_worker_in(vec![(None, exec)])
+    }
+
+    /// The same over all shards: one row at a time in all of them.
+    pub fn teardown_worker_over<'e, E: Autocommit>(
+        &self,
+        shards: &'e Shards<E>,
+    ) -> TeardownWorker<'e, E> {
+        self.teardown_worker_in(shards.each().map(|(n, exec)| (Some(n), exec)).collect())
+    }
+
+    fn teardown_worker_in<'e, E>(&self, places: Vec<Place<&'e E>>) -> TeardownWorker<'e, E> {
         TeardownWorker {
-            exec,
+            places,
             machine: self.clone(),
             batch: BATCH,
             pace: Pace {
@@ -108,7 +122,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     pub async fn run<C, F, X>(
         self,
         shutdown: impl Future<Output = ()>,
-        mut clean: C,
+        clean: C,
     ) -> Result<TornDown, Error>
     where
         C: FnMut(MachineRow, Vec<CleanupItem>) -> F,
@@ -116,18 +130,21 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         X: Into<BoxError>,
     {
         let (stage, seen) = watch::channel(Stage::Run);
-        let mut torn_down = TornDown::default();
-        let work = self.work(seen, &mut torn_down, &mut clean);
+        let turn = Mutex::new((TornDown::default(), clean));
+        let work = self.places.iter().map(|(shard, exec)| {
+            let work = self.work(*exec, seen.clone(), &turn);
+            work.instrument(span_of(*shard))
+        });
         until_told(&stage, shutdown, work).await?;
-        Ok(torn_down)
+        Ok(turn.into_inner().0)
     }
 
     /// Tears down row after row; ends when the worker is told to stop, or asking is pointless.
     async fn work<C, F, X>(
         &self,
+        exec: &E,
         mut stage: watch::Receiver<Stage>,
-        torn_down: &mut TornDown,
-        clean: &mut C,
+        turn: &Mutex<(TornDown, C)>,
     ) -> Result<(), Error>
     where
         C: FnMut(MachineRow, Vec<CleanupItem>) -> F,
@@ -136,29 +153,34 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     {
         let mut deferred = Deferred::default();
         let mut intake = self.pace.intake(&self.machine, &stage);
+        let slots = Arc::new(Semaphore::new(1)); // it asks for itself alone
         loop {
             // Deferred rows are on top of the server's list, and must not hide the others.
             let max = (self.batch + deferred.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
-            let ask = || self.machine.cancel_pending(self.exec, max);
+            let ask = |_| self.machine.cancel_pending(exec, max);
             let due = |pending| {
                 let rows = deferred.due_among(pending, self.batch);
                 (!rows.is_empty()).then_some(rows)
             };
-            let Some((_, rows)) = intake.find(ask, due).await? else {
+            let Some((_, slot, rows)) = intake.find(&slots, ask, due).await? else {
                 return Ok(());
             };
+            drop(slot);
             for row in rows {
-                if intake.is_told() {
+                let Some(mut turn) = intake.unless_told(turn.lock()).await else {
                     return Ok(());
-                }
+                };
+                let (torn_down, clean) = &mut *turn;
+                let teardown = row.cancel().teardown(exec).backoff(self.pace.backoff);
                 let ended = tokio::select! {
                     biased;
-                    ended = caught(self.tear_down(&row, clean)) => ended,
+                    ended = caught(teardown.run(|items| clean(row.clone(), items))) => ended,
                     () = self.grace_is_over(&mut stage) => return Ok(()),
                 };
                 match ended {
-                    Ok(Ok(())) => {
+                    Ok(Ok(cancelled)) => {
+                        tracing::info!(?row, items = cancelled.items_total, amount = %cancelled.amount_total, "torn down");
                         torn_down.cancelled += 1;
                         deferred.0.remove(&row);
                         continue;
@@ -175,18 +197,6 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     async fn grace_is_over(&self, stage: &mut watch::Receiver<Stage>) {
         reached(stage, Stage::Finish).await;
         sleep(self.pace.grace).await;
-    }
-
-    async fn tear_down<C, F, X>(&self, row: &MachineRow, clean: &mut C) -> Result<(), Error>
-    where
-        C: FnMut(MachineRow, Vec<CleanupItem>) -> F,
-        F: Future<Output = Result<(), X>>,
-        X: Into<BoxError>,
-    {
-        let teardown = row.cancel().teardown(self.exec).backoff(self.pace.backoff);
-        let cancelled = teardown.run(|items| clean(row.clone(), items)).await?;
-        tracing::info!(?row, items = cancelled.items_total, amount = %cancelled.amount_total, "torn down");
-        Ok(())
     }
 }
 

@@ -3,9 +3,7 @@
 //! Invariant: a wake-up costs its sender nothing: no round trip, no NOTIFY, no lock. No wake-up is lost while the
 //! worker is busy.
 
-use std::sync::Arc;
-
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 /// Wakes an idle worker of the same process ([`OutboxWorker`](crate::OutboxWorker),
 /// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that new work need not wait
@@ -25,10 +23,10 @@ use tokio::sync::Notify;
 /// waker.wake();
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Waker(Arc<Notify>);
+pub struct Waker(watch::Sender<()>);
 
 impl Waker {
-    /// A waker without a worker yet. Several workers may share it; each wake-up wakes one of them.
+    /// A waker without a worker yet. Several workers may share it; a wake-up wakes each of them.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -36,10 +34,11 @@ impl Waker {
 
     /// There may be something to do.
     pub fn wake(&self) {
-        self.0.notify_one();
+        self.0.send_replace(());
     }
 
-    pub(super) async fn woken(&self) {
-        self.0.notified().await;
+    /// For one loop of a worker.
+    pub(super) fn seen(&self) -> watch::Receiver<()> {
+        self.0.subscribe()
     }
 }

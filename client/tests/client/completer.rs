@@ -444,14 +444,14 @@ async fn when_somebody_else_has_the_key_its_handler_is_stopped_and_nothing_is_st
 async fn what_is_at_work_when_it_is_told_to_stop_is_finished_and_nothing_more_is_taken() {
     let scope = fresh_scope().await;
     abandon(&scope, &["k"]).await;
-    let begun = Arc::new(Notify::new());
+    let (begun, told) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let handler = {
-        let begun = Arc::clone(&begun);
+        let (begun, told) = (Arc::clone(&begun), Arc::clone(&told));
         move |abandoned: Abandoned| {
-            let begun = Arc::clone(&begun);
+            let (begun, told) = (Arc::clone(&begun), Arc::clone(&told));
             async move {
                 begun.notify_one();
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                told.notified().await;
                 echo(abandoned).await
             }
         }
@@ -459,6 +459,7 @@ async fn what_is_at_work_when_it_is_told_to_stop_is_finished_and_nothing_more_is
     let shutdown = async {
         begun.notified().await;
         abandon(&scope, &["another"]).await;
+        told.notify_one();
     };
     // Busy with the only one that it can hold: it does not ask for the other.
     let completer = completer(&scope).concurrency(1);

@@ -13,6 +13,7 @@ fn event(event_id: i64, order_key: Option<&str>) -> Event {
         payload: Json::from_text("null"),
         headers: None,
         emitted_at: SystemTime::UNIX_EPOCH,
+        shard: None,
     }
 }
 

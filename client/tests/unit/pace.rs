@@ -24,6 +24,10 @@ fn paced(poll_every: Duration) -> Loop {
     Loop { pace }.poll_every(poll_every).backoff(QUICK)
 }
 
+fn slots() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(1))
+}
+
 fn pace(poll_every: Duration) -> Pace {
     paced(poll_every).pace
 }
@@ -71,18 +75,21 @@ async fn asking_goes_on_beyond_the_tries_and_ends_when_the_worker_is_told_to() {
     let (stage, seen) = watch::channel(Stage::Run);
     let pace = pace(Duration::from_secs(1));
     let mut intake = pace.intake(&"a test", &seen);
-    let calls = Cell::new(0);
-    let away = || {
+    let (calls, one) = (Cell::new(0), slots());
+    let away = |in_slot| {
+        // A failure gives the slot to the others.
+        assert_eq!(one.available_permits(), calls.get().min(1));
+        assert_eq!(in_slot, calls.get() == 0);
         calls.set(calls.get() + 1);
         if calls.get() == 5 {
             stage.send_replace(Stage::Finish);
         }
         std::future::ready(Err::<(), _>(Error::TimedOut))
     };
-    let answer = intake.ask(away).await;
+    let answer = intake.ask(&one, away).await;
     assert!(matches!(answer, Ok(None)), "{answer:?}");
     assert_eq!(calls.get(), 5);
-    let answer = intake.ask(|| std::future::ready(Ok(()))).await;
+    let answer = intake.ask(&slots(), |_| std::future::ready(Ok(()))).await;
     assert!(
         matches!(answer, Ok(None)),
         "it asks for nothing more: {answer:?}"
@@ -93,7 +100,7 @@ async fn asking_goes_on_beyond_the_tries_and_ends_when_the_worker_is_told_to() {
 async fn an_error_that_is_final_is_told_at_once() {
     let (_stage, seen) = watch::channel(Stage::Run);
     let pace = pace(Duration::from_secs(1));
-    let refused = || std::future::ready(Err::<(), _>(Error::Answer("no".into())));
-    let answer = pace.intake(&"a test", &seen).ask(refused).await;
+    let refused = |_| std::future::ready(Err::<(), _>(Error::Answer("no".into())));
+    let answer = pace.intake(&"a test", &seen).ask(&slots(), refused).await;
     assert!(matches!(answer, Err(Error::Answer(_))));
 }

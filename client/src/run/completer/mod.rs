@@ -1,8 +1,8 @@
 //! Owns the completer: it finishes requests whose client never retried.
 //!
 //! Invariant: it takes no more keys than it has free handlers, so every key that it holds is worked on at
-//! once. A request that fails does not stop the others. Many completers may work in one scope at once:
-//! each key goes to one of them.
+//! once; over shards, one key of a shard that comes back may wait. A request that fails does not stop the others.
+//! Many completers may work in one scope at once: each key goes to one of them.
 
 mod request;
 mod words;
@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
+use tracing::Instrument;
 use uuid::Uuid;
 
-use super::pace::{Pace, Shared, settings};
+use super::pace::{Pace, Place, Shared, settings, span_of};
 use super::stage::until_told;
 use super::tasks::Tasks;
-use crate::{Abandoned, Autocommit, Error, Scope};
+use crate::{Abandoned, Autocommit, Error, Scope, Shards};
 use request::bring_to_its_end;
 pub use words::{Complete, Completed, Completion};
 
@@ -34,7 +35,7 @@ const POLL_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 #[must_use = "a completer does nothing until `run` is called"]
 pub struct Completer<E = Pool> {
-    exec: E,
+    places: Vec<Place<E>>,
     scope: Scope,
     pace: Pace,
 }
@@ -45,8 +46,17 @@ impl Scope {
     /// ([`ScopeOptions::keep_request`](crate::ScopeOptions::keep_request)), or the handler gets only
     /// their keys. The completer takes a pool: its heartbeats need connections beside its other calls.
     pub fn completer<E: Autocommit + Clone>(&self, pool: &E) -> Completer<E> {
+        self.completer_in(vec![(None, pool.clone())])
+    }
+
+    /// The same over all shards: the 4 are for all of them together. [`Abandoned::shard`] says where a request is.
+    pub fn completer_over<E: Autocommit + Clone>(&self, shards: &Shards<E>) -> Completer<E> {
+        self.completer_in(shards.places())
+    }
+
+    fn completer_in<E>(&self, places: Vec<Place<E>>) -> Completer<E> {
         Completer {
-            exec: pool.clone(),
+            places,
             scope: self.clone(),
             pace: Pace::new(CONCURRENCY, POLL_EVERY),
         }
@@ -113,10 +123,10 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
         shutdown: impl Future<Output = ()>,
         handler: H,
     ) -> Result<Completed, Error> {
-        let (stage, shared) = self.pace.share(&self.exec, handler);
+        let (stage, places) = self.pace.share(&self.places, handler);
         let mut requests = Tasks::default();
-        let taking = self.take_until_told(&shared, &mut requests);
-        let taken = until_told(&stage, shutdown, taking).await;
+        let taking = |shared| self.take_until_told(shared, &requests);
+        let taken = until_told(&stage, shutdown, places.iter().map(taking)).await;
         let completed = requests.end(&stage, self.pace.grace).await;
         taken.map(|()| completed)
     }
@@ -126,33 +136,32 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     async fn take_until_told<H: Complete>(
         &self,
         shared: &Arc<Shared<E, H>>,
-        requests: &mut Tasks<Completed>,
+        requests: &Tasks<Completed>,
     ) -> Result<(), Error> {
         let mut intake = self.pace.intake(&self.scope, &shared.stage);
         loop {
-            let slot = Arc::clone(&shared.slots).acquire_owned();
-            let Some(slot) = intake.unless_told(slot).await else {
-                return Ok(());
-            };
-            requests.reap();
             // A fresh holder for each take, so that a repeated take after a lost answer gets the
             // same keys.
             let holder = Uuid::new_v4().to_string();
-            let (exec, lease) = (&self.exec, self.pace.lease);
-            let ask = || {
-                let free = (1 + shared.slots.available_permits()).min(LARGEST_TAKE);
+            let (exec, lease) = (&shared.exec, self.pace.lease);
+            let ask = |in_slot| {
+                // Free handlers are no shard's own.
+                let largest = shared.shard.map_or(LARGEST_TAKE, |_| 1);
+                let free = usize::from(in_slot) + shared.slots.available_permits();
+                let free = free.clamp(1, largest);
                 let free = i32::try_from(free).unwrap_or(i32::MAX);
                 self.scope.take_abandoned(exec, free, lease, Some(&holder))
             };
             let some = |taken: Vec<Abandoned>| (!taken.is_empty()).then_some(taken);
-            let Some((since, taken)) = intake.find(ask, some).await? else {
+            let Some((since, slot, taken)) = intake.find(&shared.slots, ask, some).await? else {
                 return Ok(());
             };
             let more = || Arc::clone(&shared.slots).try_acquire_owned().ok();
-            let free = std::iter::once(slot.ok()).chain(std::iter::repeat_with(more));
-            for (abandoned, slot) in taken.into_iter().zip(free) {
-                let shared = Arc::clone(shared);
-                requests.begin(bring_to_its_end(shared, abandoned, since, slot));
+            let free = std::iter::once(slot).chain(std::iter::repeat_with(more));
+            for (mut abandoned, slot) in taken.into_iter().zip(free) {
+                abandoned.shard = shared.shard;
+                let request = bring_to_its_end(Arc::clone(shared), abandoned, since, slot);
+                requests.begin(request.instrument(span_of(shared.shard)));
             }
         }
     }

@@ -16,12 +16,12 @@ use super::super::stage::{Stage, reached};
 use super::{Complete, Completed, Completion, Shared};
 use crate::{Abandoned, Autocommit, Error, Lease};
 
-/// Works on a request, in its slot.
+/// Works on a request, in its slot, or in the next free one.
 pub(super) async fn bring_to_its_end<E, H>(
     shared: Arc<Shared<E, H>>,
     abandoned: Abandoned,
     since: Instant,
-    slot: Option<OwnedSemaphorePermit>,
+    mut slot: Option<OwnedSemaphorePermit>,
 ) -> Completed
 where
     E: Autocommit + Send + 'static,
@@ -39,7 +39,13 @@ where
         attempt.give_back().await
     } else {
         let stop = reached(&mut stage, Stage::GiveBack);
-        attempt.run(since, handle(&shared, abandoned), stop).await
+        let work = async {
+            if slot.is_none() {
+                slot = Arc::clone(&shared.slots).acquire_owned().await.ok();
+            }
+            handle(&shared, abandoned).await
+        };
+        attempt.run(since, work, stop).await
     };
     let completion = Completion::of(ended, &attempt);
     completion.log(&lease);

@@ -38,13 +38,13 @@ pub(super) async fn deliver<H: Deliver>(
     shared: Arc<Shared<H>>,
     mut batch: Batch,
     since: Instant,
-    slot: OwnedSemaphorePermit,
+    mut slot: Option<OwnedSemaphorePermit>,
     begun: mpsc::Sender<()>,
 ) -> Delivered {
     let events = std::mem::take(&mut batch.events);
     let held = events.len();
     let (send, verdicts) = mpsc::unbounded_channel();
-    let (mut chains, mut slot) = (JoinSet::new(), Some(slot));
+    let mut chains = JoinSet::new();
     for chain in chains_of(events) {
         let shared = Arc::clone(&shared);
         let (begun, send) = (begun.clone(), send.clone());
@@ -53,11 +53,7 @@ pub(super) async fn deliver<H: Deliver>(
     drop((send, begun));
 
     let mut settle = Settle::new(&shared, &batch, held);
-    let Shared {
-        exec: pool,
-        backoff,
-        ..
-    } = &*shared;
+    let (pool, backoff) = (&shared.exec, &shared.backoff);
     {
         let mut settling = pin!(settle.all(verdicts));
         tokio::select! {

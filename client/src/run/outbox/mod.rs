@@ -1,8 +1,8 @@
 //! Owns the outbox worker: batch after batch, each event to its handler, until it is told to stop.
 //!
 //! Invariant: an event is acked only after its handler has succeeded, and every event that is not acked is delivered
-//! again. A worker takes more events only when none of its own events waits for a free handler, so that other workers
-//! can get them.
+//! again. A worker takes more events of a shard only when no event of that shard waits for a free handler, so that
+//! other workers can get them.
 
 mod batch;
 mod chain;
@@ -16,11 +16,12 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::sync::mpsc;
+use tracing::Instrument;
 
-use super::pace::{self, Pace, settings};
+use super::pace::{self, Pace, Place, settings, span_of};
 use super::stage::until_told;
 use super::tasks::Tasks;
-use crate::{Error, Subscriber};
+use crate::{Error, Shards, Subscriber};
 use batch::deliver;
 pub use delivered::Delivered;
 pub use handler::{Deliver, Undelivered};
@@ -38,12 +39,13 @@ const LARGEST_BATCH: i32 = 10_000;
 
 /// The longest wait of an idle worker.
 const POLL_EVERY: Duration = Duration::from_secs(1);
+const POLL_SHARDS_EVERY: Duration = Duration::from_secs(5);
 
 /// Delivers a subscriber's events; made by [`Subscriber::worker`].
 #[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is called"]
 pub struct OutboxWorker {
-    pool: Pool,
+    places: Vec<Place<Pool>>,
     subscriber: Subscriber,
     batch: i32,
     pace: Pace,
@@ -54,11 +56,38 @@ impl Subscriber {
     /// of grace. A lease is at most the subscriber's `max_lease_life`, as it is when the worker starts. The worker
     /// takes a pool: its heartbeats need connections beside its other calls.
     pub fn worker(&self, pool: &Pool) -> OutboxWorker {
+        self.worker_in(vec![(None, pool.clone())], POLL_EVERY)
+    }
+
+    /// The same over all shards: the 8 handlers are for all of them together, and a shard without events is polled
+    /// at most 5 s apart. [`Event::shard`](crate::Event::shard) says where an event comes from. A shard that is away
+    /// does not stop the others; one that refuses from the beginning ends the worker.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
+    /// # fn main() { with_topic(async |pool, topic| {
+    /// # use pg_once::{EmitOptions, Event, Json, Shards};
+    /// # topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
+    /// # let shutdown = tokio::time::sleep(std::time::Duration::from_millis(300));
+    /// let shards = Shards::new([pool])?; // a pool for each
+    /// let worker = topic.default_subscriber().worker_over(&shards);
+    /// let handler = |event: Event| async move {
+    ///     assert_eq!(event.shard, Some(0));
+    ///     Ok(())
+    /// };
+    /// assert_eq!(worker.run(shutdown, handler).await?.delivered, 1);
+    /// # Ok(()) }) }
+    /// ```
+    pub fn worker_over(&self, shards: &Shards) -> OutboxWorker {
+        self.worker_in(shards.places(), POLL_SHARDS_EVERY)
+    }
+
+    fn worker_in(&self, places: Vec<Place<Pool>>, poll_every: Duration) -> OutboxWorker {
         OutboxWorker {
-            pool: pool.clone(),
+            places,
             subscriber: self.clone(),
             batch: BATCH,
-            pace: Pace::new(CONCURRENCY, POLL_EVERY),
+            pace: Pace::new(CONCURRENCY, poll_every),
         }
     }
 }
@@ -123,10 +152,10 @@ impl OutboxWorker {
         shutdown: impl Future<Output = ()>,
         handler: H,
     ) -> Result<Delivered, Error> {
-        let (stage, shared) = self.pace.share(&self.pool, handler);
+        let (stage, places) = self.pace.share(&self.places, handler);
         let mut batches = Tasks::default();
-        let taking = self.take_until_told(&shared, &mut batches);
-        let taken = until_told(&stage, shutdown, taking).await;
+        let taking = |shared| self.take_until_told(shared, &batches);
+        let taken = until_told(&stage, shutdown, places.iter().map(taking)).await;
         let delivered = batches.end(&stage, self.pace.grace).await;
         taken.map(|()| delivered)
     }
@@ -135,29 +164,29 @@ impl OutboxWorker {
     async fn take_until_told<H: Deliver>(
         &self,
         shared: &Arc<Shared<H>>,
-        batches: &mut Tasks<Delivered>,
+        batches: &Tasks<Delivered>,
     ) -> Result<(), Error> {
         // Read once, for each take and for the heartbeat. This question has an intake of its own, because a standby can
         // answer it but gives no events.
         let mut asking = self.pace.intake(&self.subscriber, &shared.stage);
-        let ask = || self.subscriber.granted_lease(&self.pool, self.pace.lease);
-        let Some((_, lease)) = asking.ask(ask).await? else {
+        let ask = |_| self.subscriber.granted_lease(&shared.exec, self.pace.lease);
+        let Some((_, _, lease)) = asking.ask(&shared.slots, ask).await? else {
             return Ok(());
         };
         let mut intake = self.pace.intake(&self.subscriber, &shared.stage);
         loop {
-            let slot = Arc::clone(&shared.slots).acquire_owned();
-            let Some(Ok(slot)) = intake.unless_told(slot).await else {
+            let take = |_| self.subscriber.take(&shared.exec, self.batch, Some(lease));
+            let found = intake.find(&shared.slots, take, |batch| batch).await?;
+            let Some((since, slot, mut batch)) = found else {
                 return Ok(());
             };
-            batches.reap();
-            let take = || self.subscriber.take(&self.pool, self.batch, Some(lease));
-            let Some((since, batch)) = intake.find(take, |batch| batch).await? else {
-                return Ok(());
-            };
+            for event in &mut batch.events {
+                event.shard = shared.shard;
+            }
             // Ends when all of the batch's events have begun or ended.
             let (begun, mut waiting) = mpsc::channel(1);
-            batches.begin(deliver(Arc::clone(shared), batch, since, slot, begun));
+            let batch = deliver(Arc::clone(shared), batch, since, slot, begun);
+            batches.begin(batch.instrument(span_of(shared.shard)));
             // Nothing more is taken while an event of this batch waits for a handler.
             intake.unless_told(waiting.recv()).await;
         }
