@@ -110,7 +110,7 @@ pub use machine::{
     Finding, Machine, MachineRow, MovedRow, Reason, RecordedMove, Transition, Transitioned,
 };
 pub use outbox::{
-    Batch, DeadLetter, EmitOptions, Emitted, Event, FailedDelivery, NackOptions, Nacked,
+    Acked, Batch, DeadLetter, EmitOptions, Emitted, Event, FailedDelivery, NackOptions, Nacked,
     PendingEvent, Subscriber, SubscriberOptions, Topic, TopicOptions,
 };
 pub use retry::Backoff;

@@ -5,7 +5,7 @@
 //! the event's delivery key.
 
 use deadpool_postgres::Pool;
-use pg_once::{Deliver, Event, Undelivered};
+use pg_once::{Acked, Deliver, Event, Undelivered};
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -25,7 +25,7 @@ pub struct Undoer {
 }
 
 impl Deliver for Undoer {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         let undo: Undo = event.payload.parse().map_err(Undelivered::never)?;
         let (made_at, undone_at) = match undo.step.as_str() {
             "charge" => (CHARGES, REFUNDS),
@@ -45,6 +45,6 @@ impl Deliver for Undoer {
         client
             .execute(UNDONE, &[&undo.order, &undo.step, &what])
             .await?;
-        Ok(())
+        Ok(Acked::ByWorker)
     }
 }

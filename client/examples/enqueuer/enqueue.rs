@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use deadpool_postgres::Pool;
-use pg_once::{Deliver, Event, Undelivered};
+use pg_once::{Acked, Deliver, Event, Undelivered};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ impl Enqueuer {
 }
 
 impl Deliver for Enqueuer {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         // Written by a program that will not write it otherwise next time.
         let job: Job = event.payload.parse().map_err(Undelivered::never)?;
         let queue = self.queue.get().await?;
@@ -58,6 +58,6 @@ impl Deliver for Enqueuer {
             die();
         }
         self.moved.fetch_add(1, Ordering::SeqCst);
-        Ok(())
+        Ok(Acked::ByWorker)
     }
 }

@@ -5,7 +5,7 @@
 //! so in the mail ("if you have got this twice"), for no program can tell.
 
 use deadpool_postgres::{Pool, Transaction};
-use pg_once::{Deliver, Error, Event, Undelivered};
+use pg_once::{Acked, Deliver, Error, Event, Undelivered};
 use reqwest::StatusCode;
 use serde::Deserialize;
 
@@ -30,7 +30,7 @@ pub struct Mailer {
 }
 
 impl Deliver for Mailer {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         let welcome: Welcome = event.payload.parse().map_err(Undelivered::never)?;
         let (key, body) = (event.delivery_key.as_str(), event.payload.as_str());
         let ended = self.http.post(PATH, key, body).await;
@@ -41,7 +41,7 @@ impl Deliver for Mailer {
         ended.of_event(event, &[StatusCode::UNPROCESSABLE_ENTITY])?;
         let client = self.pool.get().await?;
         client.execute(SENT, &[&welcome.user]).await?;
-        Ok(())
+        Ok(Acked::ByWorker)
     }
 
     /// The user learns of it at the next login, and this commits with the death of the event.

@@ -4,7 +4,7 @@
 //! death gets the rendition that was made already.
 
 use deadpool_postgres::{Pool, Transaction};
-use pg_once::{Deliver, Error, Event, Undelivered};
+use pg_once::{Acked, Deliver, Error, Event, Undelivered};
 use reqwest::StatusCode;
 use serde::Deserialize;
 
@@ -36,7 +36,7 @@ pub struct Renderer {
 }
 
 impl Deliver for Renderer {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         let job: Job = event.payload.parse().map_err(Undelivered::never)?;
         let (key, body) = (event.delivery_key.as_str(), event.payload.as_str());
         let ended = self.http.post(PATH, key, body).await;
@@ -51,7 +51,7 @@ impl Deliver for Renderer {
         let row: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
             [&job.object, &job.etag, &made.id];
         client.execute(DONE, &row).await?;
-        Ok(())
+        Ok(Acked::ByWorker)
     }
 
     async fn dead(

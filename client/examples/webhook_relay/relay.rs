@@ -4,7 +4,7 @@
 //! whatever dies between the receiver's answer and our note of it, the receiver can tell.
 
 use deadpool_postgres::Pool;
-use pg_once::{Deliver, Error, Event, Undelivered};
+use pg_once::{Acked, Deliver, Error, Event, Undelivered};
 use reqwest::StatusCode;
 
 use crate::common::http::Http;
@@ -26,10 +26,10 @@ pub struct Relay {
 }
 
 impl Deliver for Relay {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         // An earlier attempt may have come as far as the note: then not even the receiver is asked.
         if self.is_received(event).await? {
-            return Ok(());
+            return Ok(Acked::ByWorker);
         }
         let (key, body) = (event.delivery_key.as_str(), event.payload.as_str());
         let ended = self.http.post(self.path, key, body).await;
@@ -38,7 +38,8 @@ impl Deliver for Relay {
         }
         // Anything but "gone" may be a deployment gone wrong over there: worth another attempt.
         let answer = ended.of_event(event, &[StatusCode::GONE])?;
-        Ok(self.record(event, &answer).await?)
+        self.record(event, &answer).await?;
+        Ok(Acked::ByWorker)
     }
 }
 

@@ -28,6 +28,8 @@ const KIND: &str = "error";
 /// An event, as it is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
+    /// The token of the batch that it is leased with.
+    pub token: i64,
     /// The event.
     pub event_id: i64,
     /// Which attempt at it this is, from 1.
@@ -59,6 +61,22 @@ pub struct Batch {
     pub(crate) length: Option<Duration>,
     /// The events, in the order in which they are to be handled. Never empty when it is taken.
     pub events: Vec<Event>,
+}
+
+/// Who acks an event that its handler has delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "return it to the worker"]
+pub enum Acked {
+    /// The worker does it next. A closure may return `()` for it.
+    ByWorker,
+    /// The handler has done it, in the transaction of its own writes: see [`Subscriber::ack`].
+    ByHandler,
+}
+
+impl From<()> for Acked {
+    fn from((): ()) -> Self {
+        Self::ByWorker
+    }
 }
 
 /// How a delivery failed, which decides what happens to the event.
@@ -170,6 +188,53 @@ impl Subscriber {
             events: rows.iter().map(Event::of_row).collect::<Result<_, _>>()?,
         }))
     }
+
+    /// Acks one event in the transaction of its handler's writes: both are committed, or neither. The handler
+    /// returns the answer, so that its [worker](Subscriber::worker) acks only the other events. Ack last: until
+    /// the commit, the batch's other acks and its heartbeat wait.
+    ///
+    /// If the answer of the commit is lost, the handler may fail or run its transaction again: the worker sees
+    /// that the event is acked.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
+    /// # fn main() { with_topic(async |pool, topic| {
+    /// use pg_once::{Acked, Deliver, Event, Subscriber, Undelivered};
+    /// # use pg_once::{EmitOptions, Json};
+    ///
+    /// struct Handler(deadpool_postgres::Pool, Subscriber);
+    ///
+    /// impl Deliver for Handler {
+    ///     async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
+    ///         let mut client = self.0.get().await?;
+    ///         let transaction = client.transaction().await?;
+    ///         // ... the handler's own writes ...
+    ///         let acked = self.1.ack(&transaction, event).await?;
+    ///         transaction.commit().await?;
+    ///         Ok(acked)
+    ///     }
+    /// }
+    ///
+    /// # topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
+    /// # let shutdown = tokio::time::sleep(std::time::Duration::from_millis(300));
+    /// let subscriber = topic.default_subscriber();
+    /// let handler = Handler(pool.clone(), subscriber.clone());
+    /// let delivered = subscriber.worker(&pool).run(shutdown, handler).await?;
+    /// # assert_eq!(delivered.delivered, 1);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// `ON006` if an earlier transaction has acked it; `ON001` if the lease is lost. Roll back in either case.
+    pub async fn ack<E: Executor>(&self, exec: &E, event: &Event) -> Result<Acked, Error> {
+        let event_ids: &[i64] = &[event.event_id];
+        let own = [
+            (&event.token as _, Type::INT8),
+            (&event_ids as _, Type::INT8_ARRAY),
+        ];
+        self.rows(exec, ACK, &own).await?;
+        Ok(Acked::ByHandler)
+    }
 }
 
 impl Batch {
@@ -269,5 +334,5 @@ impl Batch {
     }
 }
 
-of_row!(Event: event_id, attempt, delivery_key, order_key, payload, headers, emitted_at; shard);
+of_row!(Event: token, event_id, attempt, delivery_key, order_key, payload, headers, emitted_at; shard);
 of_row!(Nacked: event_id, attempt, next_attempt_at, dead);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::executor::{Args, call};
 use crate::{Error, Executor, Row};
-pub use batch::{Batch, Event, NackOptions, Nacked};
+pub use batch::{Acked, Batch, Event, NackOptions, Nacked};
 pub use dead::{DeadLetter, FailedDelivery};
 pub use emit::{EmitOptions, Emitted};
 pub use options::{SubscriberOptions, TopicOptions};

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::Transaction;
+use deadpool_postgres::{Pool, Transaction};
 use pg_once::{
-    Claim, ClaimOptions, Deliver, EmitOptions, Error, Event, Json, Key, Kind, OutboxWorker,
-    Response, StepEvent, SubscriberOptions, Topic, Undelivered, Waker,
+    Acked, Backoff, Claim, ClaimOptions, Deliver, EmitOptions, Error, Event, Json, Key, Kind,
+    OutboxWorker, Response, StepEvent, Subscriber, SubscriberOptions, Topic, Undelivered, Waker,
 };
 use tokio::sync::{Notify, Semaphore};
 
-use crate::proxy::Proxy;
+use crate::proxy::{Cut, Proxy};
 use crate::support::{
     QUICK, Stalling, a_year_later, claimed, fresh_key, fresh_topic, named_pool, pool, pool_to,
     take_over_batch, until, until_idle,
@@ -58,10 +58,10 @@ where
     F: Fn(Event) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), Undelivered>> + Send,
 {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         let ended = (self.1)(event.clone()).await;
         self.0.add(event.clone());
-        ended
+        ended.map(Acked::from)
     }
 }
 
@@ -321,7 +321,7 @@ struct Compensating {
 }
 
 impl Deliver for Compensating {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         assert_eq!(event.attempt, 1);
         Err(Undelivered::never("no such address"))
     }
@@ -454,6 +454,101 @@ async fn answers_that_the_network_loses_change_nothing() {
             (1, 0, 1),
             "{text}"
         );
+        assert_nothing_left(&topic).await;
+    }
+}
+
+/// Writes each event into another topic and acks it, in one transaction; leaves those with headers to the worker.
+struct Acking {
+    pool: Pool,
+    subscriber: Subscriber,
+    written: Topic,
+    backoff: Backoff,
+    seen: Seen,
+}
+
+impl Acking {
+    async fn write(&self, event: &Event) -> Result<Acked, Error> {
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        let options = EmitOptions::new();
+        self.written
+            .emit(&transaction, &event.payload, &options)
+            .await?;
+        let acked = self.subscriber.ack(&transaction, event).await?;
+        transaction.commit().await?;
+        Ok(acked)
+    }
+}
+
+impl Deliver for Acking {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
+        let acked = match event.headers {
+            None => self.backoff.retry(|| self.write(event)).await,
+            Some(_) => Ok(Acked::ByWorker),
+        };
+        self.seen.add(event.clone());
+        Ok(acked?)
+    }
+}
+
+#[tokio::test]
+async fn a_worker_acks_only_what_its_handler_has_not() {
+    let (topic, written) = (fresh_topic().await, fresh_topic().await);
+    for headers in [None, Some("{}"), None] {
+        let mut options = EmitOptions::new();
+        options = headers.into_iter().fold(options, |options, headers| {
+            options.headers(Json::from_text(headers))
+        });
+        emit(&topic, 1, &options).await;
+    }
+    let proxy = Proxy::start().await;
+    proxy.cut(Cut {
+        text: "outbox_ack",
+        nth: 2,
+        arrives: true,
+        hold: false,
+    });
+    let (subscriber, seen) = (topic.default_subscriber(), Seen::default());
+    let handler = Acking {
+        pool: (*pool()).clone(),
+        subscriber: subscriber.clone(),
+        written: written.clone(),
+        backoff: QUICK,
+        seen: seen.clone(),
+    };
+    let worker = subscriber.worker(&pool_to(proxy.config())).backoff(QUICK);
+    let delivered = worker.run(seen.until(3), handler).await.unwrap();
+    assert_eq!((delivered.delivered, delivered.lost), (3, 0));
+    assert_eq!(proxy.lost(), 0, "one ack came from the worker");
+    assert_eq!(refunds_emitted(&written).await, 2);
+    assert_nothing_left(&topic).await;
+}
+
+#[tokio::test]
+async fn an_event_that_its_handler_has_acked_is_not_delivered_again_though_the_answer_is_lost() {
+    let once = Backoff { tries: 1, ..QUICK };
+    // The handler runs its transaction again and gets ON006, or fails at once.
+    for backoff in [QUICK, once] {
+        let (topic, written) = (fresh_topic().await, fresh_topic().await);
+        for n in 0..2 {
+            emit(&topic, n, &EmitOptions::new().order_key("a")).await;
+        }
+        let proxy = Proxy::start().await;
+        proxy.lose_answer_to("COMMIT");
+        let (subscriber, seen) = (topic.default_subscriber(), Seen::default());
+        let handler = Acking {
+            pool: (*pool_to(proxy.config())).clone(),
+            subscriber,
+            written: written.clone(),
+            backoff,
+            seen: seen.clone(),
+        };
+        let delivered = worker(&topic).run(seen.until(2), handler).await.unwrap();
+        assert_eq!((delivered.delivered, delivered.released), (2, 1));
+        assert_eq!((delivered.failed, delivered.lost, proxy.lost()), (0, 0, 1));
+        assert_eq!(seen.payloads(), ["0", "1"]);
+        assert_eq!(refunds_emitted(&written).await, 2);
         assert_nothing_left(&topic).await;
     }
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::Manager;
 use pg_once::{
-    Abandoned, Action, ActionClaim, ActionOptions, ActionTransaction, Args, Autocommit, Backoff,
-    Batch, Begin, Claim, ClaimOptions, Complete, Completion, Deliver, Done, Error, Event, Executor,
-    Failure, Key, Lease, Machine, MachineRow, Row, Scope, Subscriber, Topic, TopicOptions,
-    Undelivered,
+    Abandoned, Acked, Action, ActionClaim, ActionOptions, ActionTransaction, Args, Autocommit,
+    Backoff, Batch, Begin, Claim, ClaimOptions, Complete, Completion, Deliver, Done, Error, Event,
+    Executor, Failure, Key, Lease, Machine, MachineRow, Row, Scope, Subscriber, Topic,
+    TopicOptions, Undelivered,
 };
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::sync::Notify;
@@ -363,7 +363,7 @@ impl Stalling {
 }
 
 impl Deliver for Stalling {
-    async fn deliver(&self, _: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, _: &Event) -> Result<Acked, Undelivered> {
         self.stall().await
     }
 

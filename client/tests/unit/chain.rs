@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 fn event(event_id: i64, order_key: Option<&str>) -> Event {
     Event {
+        token: 1,
         event_id,
         attempt: 1,
         delivery_key: event_id.to_string(),

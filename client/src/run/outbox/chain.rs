@@ -12,16 +12,18 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::super::panics::apart;
 use super::super::stage::{Stage, reached};
 use super::{Deliver, Shared, Undelivered};
-use crate::Event;
+use crate::{Acked, Event};
 
 /// What became of an event.
 pub(super) enum Verdict {
     Done(i64),
+    /// Its handler has acked it.
+    Acked,
     Failed {
         event: Arc<Event>,
         failure: Undelivered,
-        /// How many later events of its order key leave the batch with it.
-        behind: u64,
+        /// The later events of its order key leave the batch with it.
+        behind: Vec<i64>,
     },
     /// Not begun, or stopped: the worker is stopping.
     Released(i64),
@@ -69,33 +71,25 @@ pub(super) async fn follow<H: Deliver>(
     drop(begun);
     let mut chain = chain.into_iter();
     while let Some(event) = chain.next() {
-        // A send fails only if the lease is lost and the receiver is gone.
-        if *stage.borrow() >= Stage::Finish {
-            let _ = verdicts.send(Verdict::Released(event.event_id));
-            continue;
-        }
+        let begins = *stage.borrow() < Stage::Finish;
         let handled = tokio::select! {
             biased;
-            handled = handle(&shared, &event) => handled,
-            () = reached(&mut stage, Stage::GiveBack) => {
-                let _ = verdicts.send(Verdict::Released(event.event_id));
-                continue;
-            }
+            handled = handle(&shared, &event), if begins => Some(handled),
+            () = reached(&mut stage, Stage::GiveBack), if begins => None,
+            else => None,
         };
-        match handled {
-            Ok(()) => {
-                let _ = verdicts.send(Verdict::Done(event.event_id));
-            }
-            Err(failure) => {
-                let behind = u64::try_from(chain.len()).unwrap_or(u64::MAX);
-                let _ = verdicts.send(Verdict::Failed {
-                    event,
-                    failure,
-                    behind,
-                });
-                break;
-            }
-        }
+        let verdict = match handled {
+            None => Verdict::Released(event.event_id),
+            Some(Ok(Acked::ByWorker)) => Verdict::Done(event.event_id),
+            Some(Ok(Acked::ByHandler)) => Verdict::Acked,
+            Some(Err(failure)) => Verdict::Failed {
+                event,
+                failure,
+                behind: chain.by_ref().map(|event| event.event_id).collect(),
+            },
+        };
+        // A send fails only if the lease is lost and the receiver is gone.
+        let _ = verdicts.send(verdict);
     }
     drop(slot);
 }
@@ -104,7 +98,7 @@ pub(super) async fn follow<H: Deliver>(
 async fn handle<H: Deliver>(
     shared: &Arc<Shared<H>>,
     event: &Arc<Event>,
-) -> Result<(), Undelivered> {
+) -> Result<Acked, Undelivered> {
     let (shared, event) = (Arc::clone(shared), Arc::clone(event));
     let handled = apart(async move { shared.handler.deliver(&event).await }).await;
     handled.unwrap_or_else(|panic| Err(Undelivered::retry("panic", panic)))

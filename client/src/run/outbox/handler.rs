@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use deadpool_postgres::Transaction;
 
-use crate::{Error, Event};
+use crate::{Acked, Error, Event};
 
 /// A handler of a subscriber's events. A closure `|event: Event| async move { ... }` is a handler with
 /// [`Deliver::deliver`] alone.
 pub trait Deliver: Send + Sync + 'static {
     /// Delivers one event. An earlier attempt may have delivered it already: send its
-    /// [`delivery_key`](Event::delivery_key) as the `Idempotency-Key`.
+    /// [`delivery_key`](Event::delivery_key) as the `Idempotency-Key`, or ack the event in the transaction of your
+    /// writes ([`Subscriber::ack`](crate::Subscriber::ack)).
     ///
     /// The future is dropped when the lease of its batch is lost, or when it is not done at the end of
     /// the worker's grace time.
-    fn deliver(&self, event: &Event) -> impl Future<Output = Result<(), Undelivered>> + Send;
+    fn deliver(&self, event: &Event) -> impl Future<Output = Result<Acked, Undelivered>> + Send;
 
     /// Called when an event dies: undo earlier work in the transaction that records its death. A key can be
     /// claimed and aborted here, so that its steps' compensations are emitted.
@@ -41,13 +42,14 @@ pub trait Deliver: Send + Sync + 'static {
     }
 }
 
-impl<F, Fut> Deliver for F
+impl<F, Fut, R> Deliver for F
 where
     F: Fn(Event) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<(), Undelivered>> + Send,
+    Fut: Future<Output = Result<R, Undelivered>> + Send,
+    R: Into<Acked>,
 {
-    fn deliver(&self, event: &Event) -> impl Future<Output = Result<(), Undelivered>> + Send {
-        self(event.clone())
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
+        self(event.clone()).await.map(Into::into)
     }
 }
 

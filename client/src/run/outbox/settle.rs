@@ -1,8 +1,8 @@
 //! Owns the acks and nacks of a batch's events.
 //!
 //! Invariant: one call at a time for a batch, each retried until it is answered; a retry that gets ON006 is
-//! success. An event's death and its callback's writes commit together, and these writes are never committed
-//! twice.
+//! success. An event that its handler has acked is delivered, whatever the handler says. An event's death and its
+//! callback's writes commit together, and these writes are never committed twice.
 
 use std::future::Future;
 use std::time::Duration;
@@ -81,6 +81,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         for verdict in verdicts {
             match verdict {
                 Verdict::Done(event_id) => done.push(event_id),
+                Verdict::Acked => self.counts.delivered += 1,
                 Verdict::Failed {
                     event,
                     failure,
@@ -92,8 +93,10 @@ impl<'a, H: Deliver> Settle<'a, H> {
         // Acks first: an acked event may come before a failed event of its order key.
         self.ack(&done).await?;
         for (event, failure, behind) in failed {
-            self.fail(&event, &failure).await?;
-            self.counts.released += behind;
+            match self.fail(&event, &failure).await? {
+                true => self.counts.released += count(behind.len()),
+                false => released.extend(behind),
+            }
         }
         self.release(&released, &NackOptions::released()).await
     }
@@ -140,8 +143,10 @@ impl<'a, H: Deliver> Settle<'a, H> {
         }
     }
 
-    /// Nacks a failed event, with the handler's callback in the same transaction if the event dies.
-    async fn fail(&mut self, event: &Event, failure: &Undelivered) -> Result<(), Error> {
+    /// Nacks a failed event, with the handler's callback in the same transaction if the event dies. `false`: its
+    /// handler had acked it, and has lost the answer of the commit.
+    async fn fail(&mut self, event: &Event, failure: &Undelivered) -> Result<bool, Error> {
+        let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         let options = failure.nack();
         let (mut failures, mut told) = (self.shared.backoff.failures(), None);
         let nacked = loop {
@@ -153,10 +158,15 @@ impl<'a, H: Deliver> Settle<'a, H> {
                 (Stopped::Panicked(panic), _) => {
                     return self.defer(event, &format!("it panicked: {panic}")).await;
                 }
-                // A commit whose answer was lost.
-                (Stopped::Call(error), Some(nacked)) if error.kind() == Kind::AlreadyDone => {
-                    break nacked;
-                }
+                (Stopped::Call(error), told) if error.kind() == Kind::AlreadyDone => match told {
+                    // A commit whose answer was lost.
+                    Some(nacked) => break nacked,
+                    None => {
+                        self.counts.delivered += 1;
+                        tracing::info!(?subscriber, event_id, %failure, "its handler had acked it");
+                        return Ok(false);
+                    }
+                },
                 (Stopped::Call(error), _) if !error.may_pass() => return Err(error),
                 (Stopped::Callback(error), _)
                     if !error.is_retryable() || failures.count >= self.shared.backoff.tries =>
@@ -169,7 +179,6 @@ impl<'a, H: Deliver> Settle<'a, H> {
             };
             failures.pause(&error).await;
         };
-        let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         if nacked.dead {
             self.counts.dead += 1;
             tracing::warn!(?subscriber, event_id, attempt = nacked.attempt, %failure, "an event is dead");
@@ -180,7 +189,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
             self.counts.failed += 1;
             tracing::info!(?subscriber, event_id, attempt = nacked.attempt, %failure, "not delivered");
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn fail_once(
@@ -190,11 +199,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         options: &NackOptions,
         told: &mut Option<Nacked>,
     ) -> Result<Nacked, Stopped> {
-        let Shared {
-            exec: pool,
-            backoff,
-            ..
-        } = self.shared;
+        let (pool, backoff) = (&self.shared.exec, &self.shared.backoff);
         let mut client = backoff.in_time(pool.get()).await.map_err(Stopped::Call)?;
         let ended = self
             .fail_on(&mut client, event, failure, options, told)
@@ -232,7 +237,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
     }
 
     /// The callback failed, so the event may not die yet.
-    async fn defer(&mut self, event: &Event, error: &str) -> Result<(), Error> {
+    async fn defer(&mut self, event: &Event, error: &str) -> Result<bool, Error> {
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         tracing::error!(
             ?subscriber,
@@ -244,7 +249,8 @@ impl<'a, H: Deliver> Settle<'a, H> {
         let options = NackOptions::released()
             .error(reason)
             .retry_after(CALLBACK_FAILED);
-        self.release(&[event_id], &options).await
+        self.release(&[event_id], &options).await?;
+        Ok(true)
     }
 }
 

@@ -5,7 +5,7 @@
 //! cannot arrive later.
 
 use deadpool_postgres::Pool;
-use pg_once::{Deliver, Error, Event, Json, StepEvent, Topic, Undelivered};
+use pg_once::{Acked, Deliver, Error, Event, Json, StepEvent, Topic, Undelivered};
 use serde::{Deserialize, Serialize};
 
 use super::{Funding, Leg, end};
@@ -61,17 +61,18 @@ pub async fn run(service: &Service) {
 }
 
 impl Deliver for Undoer {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         let undo: Undo = event.payload.parse()?;
         let Some(transfer) = undo.reverse else {
-            return self.archive(&undo.funding).await;
+            self.archive(&undo.funding).await?;
+            return Ok(Acked::ByWorker);
         };
         crash::point("before_reversal");
         let (key, body) = (&event.delivery_key, transfer.to_string());
         let reversed = self.outside.post("/reversals", Some(key), body).await;
         crash::point("after_reversal");
         reversed
-            .map(drop)
+            .map(|_| Acked::ByWorker)
             .map_err(|error| Undelivered::retry("reversal", format!("{error:#}")))
     }
 }

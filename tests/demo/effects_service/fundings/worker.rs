@@ -7,8 +7,8 @@
 
 use deadpool_postgres::Transaction;
 use pg_once::{
-    Claim, ClaimOptions, Deliver, Done, Error, Event, Failure, Json, Key, Lease, Outcome, Response,
-    Scope, Step, Topic, Undelivered,
+    Acked, Claim, ClaimOptions, Deliver, Done, Error, Event, Failure, Json, Key, Lease, Outcome,
+    Response, Scope, Step, Topic, Undelivered,
 };
 use serde_json::json;
 
@@ -26,7 +26,7 @@ pub async fn run(service: &Service) {
 }
 
 impl Deliver for Worker {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         let funding: Funding = event.payload.parse()?;
         let runner = key(&funding).run(&self.0.pool).lease(self.0.lease);
         let outcome = runner
@@ -34,7 +34,7 @@ impl Deliver for Worker {
             .await?;
         match outcome {
             // Now, or by somebody who died before the event was acked.
-            Outcome::Ran(_) | Outcome::Replayed(_) => Ok(()),
+            Outcome::Ran(_) | Outcome::Replayed(_) => Ok(Acked::ByWorker),
             Outcome::Released { error, .. } => Err(Undelivered::retry("transfer", error)),
             // The lease of somebody who died: that is no failed attempt.
             Outcome::InProgress { retry_after } => {

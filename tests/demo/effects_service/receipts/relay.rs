@@ -2,7 +2,7 @@
 //!
 //! Invariant: at least once on the wire, once by the delivery key, which is the same on every attempt.
 
-use pg_once::{Deliver, Event, Topic, Undelivered};
+use pg_once::{Acked, Deliver, Event, Topic, Undelivered};
 
 use super::RECEIPTS;
 use super::shop::TOPIC;
@@ -12,12 +12,12 @@ use crate::{Service, crash};
 struct Webhook(Caller);
 
 impl Deliver for Webhook {
-    async fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
+    async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         crash::point("before_send");
         let body = event.payload.as_str().to_owned();
         let sent = self.0.post(RECEIPTS, Some(&event.delivery_key), body).await;
         crash::point("after_send");
-        sent.map(drop)
+        sent.map(|_| Acked::ByWorker)
             .map_err(|error| Undelivered::retry("webhook", format!("{error:#}")))
     }
 }
