@@ -36,8 +36,7 @@ pub enum Error {
     /// have been carried out all the same; repeating it converges.
     #[error("the database did not answer in time")]
     TimedOut,
-    /// The caller's own callback could not delete artifacts. A repeated teardown begins again from
-    /// the top.
+    /// The caller's own callback could not delete artifacts. A repeated teardown begins again from the top.
     #[error("cleaning up failed: {0}")]
     Cleanup(#[source] BoxError),
     /// A value that this crate cannot work with; no call was made.
@@ -152,8 +151,7 @@ impl Error {
     /// Whether to retry the same call, or the same transaction.
     ///
     /// No call with a token does anything twice, so a call whose answer was lost may be retried, too;
-    /// [`Kind::AlreadyDone`] then means that it had succeeded. That kind and a lost lease are not
-    /// retryable.
+    /// [`Kind::AlreadyDone`] then means that it had succeeded. That kind and a lost lease are not retryable.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), Kind::Conflict | Kind::Unavailable)

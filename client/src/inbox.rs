@@ -8,7 +8,6 @@
 //! Invariant: everything happens in the caller's transaction. A message counts as accepted exactly when
 //! its writes are committed; a duplicate waits for a handler that is still running.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,7 @@ const BARRIER: &str = "SELECT once.inbox_barrier(scope => $1, saga => $2, step =
                        operation => $4, ttl => $5)";
 
 /// A consumer's memory of the messages that it has handled. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inbox {
     scope: Arc<str>,
     ttl: Option<Duration>,
@@ -156,9 +155,8 @@ impl Inbox {
 
     /// Runs a handler once for a message, in the caller's transaction; a duplicate gets the verdict of the first run.
     ///
-    /// The handler makes its writes in the same transaction. If it fails, roll the transaction back: the
-    /// message then counts as new. A message that was handled without a verdict answers JSON's `null`, read as
-    /// a `T`.
+    /// The handler makes its writes in the same transaction. If it fails, roll the transaction back: the message then
+    /// counts as new. A message that was handled without a verdict answers JSON's `null`, read as a `T`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -187,16 +185,15 @@ impl Inbox {
     /// # Errors
     /// The handler's error; the errors of [`Inbox::accept`] and [`Inbox::record`]; [`Error::Json`] if the recorded
     /// verdict is no `T`.
-    pub async fn once<T, X, F, Fut>(
+    pub async fn once<T, X, Fut>(
         &self,
         transaction: &Transaction<'_>,
         message_id: &str,
-        handler: F,
+        handler: impl FnOnce() -> Fut,
     ) -> Result<Handled<T>, X>
     where
         T: Serialize + DeserializeOwned,
         X: From<Error>,
-        F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, X>>,
     {
         match self.accept(transaction, message_id).await? {
@@ -254,11 +251,5 @@ impl Inbox {
             "refused" => Barrier::Refused,
             other => return Err(Error::Answer(format!("outcome of a barrier {other:?}"))),
         })
-    }
-}
-
-impl fmt::Debug for Inbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.scope, f)
     }
 }

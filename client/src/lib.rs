@@ -1,8 +1,7 @@
 //! Client for the pg_once PostgreSQL extension: each request exactly once, retries that converge.
 //!
-//! A [`Scope`] names an operation, a [`Key`] one logical request in it. [`Key::run`] does everything:
-//! claim, work, stored answer, replay. [`Scope::completer`] finishes the requests whose client never
-//! retried.
+//! A [`Scope`] names an operation, a [`Key`] one logical request in it. [`Key::run`] does everything: claim, work,
+//! stored answer, replay. [`Scope::completer`] finishes the requests whose client never retried.
 //!
 //! A [`Machine`] declares the states and moves of one of your tables, a [`MachineRow`] is one row in
 //! it. [`MachineRow::transition`] makes one declared move. [`MachineRow::claim`] takes the row for
@@ -13,10 +12,8 @@
 //! [`Subscriber::worker`] delivers them. An [`Inbox`] is the receiving end: it handles a message once, however
 //! often it comes.
 //!
-//! [`Shards`] spreads tenants over many databases.
-//!
-//! Underneath, every call of the extension is a method that takes the caller's [`Executor`]: a pool,
-//! a connection, or the caller's open transaction.
+//! [`Shards`] spreads tenants over many databases. Underneath, every call of the extension is a method that takes the
+//! caller's [`Executor`]: a pool, a connection, or the caller's open transaction.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

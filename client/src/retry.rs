@@ -120,9 +120,8 @@ impl Backoff {
     ///
     /// # Errors
     /// The last error; [`Error::TimedOut`] if the last try timed out.
-    pub async fn retry<T, F, Fut>(&self, call: F) -> Result<T, Error>
+    pub async fn retry<T, Fut>(&self, call: impl FnMut() -> Fut) -> Result<T, Error>
     where
-        F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         self.retry_where(Error::is_retryable, call).await
@@ -136,41 +135,34 @@ impl Backoff {
     ///
     /// # Errors
     /// The last failure.
-    pub async fn foreign<T, F, Fut>(&self, mut call: F) -> Result<T, Failure>
-    where
-        F: FnMut() -> Fut,
-        Fut: Future<Output = Result<T, Failure>>,
-    {
+    pub async fn foreign<T>(
+        &self,
+        mut call: impl AsyncFnMut() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         for failures in 1..self.tries {
             let after = match call().await {
                 Err(Failure::Retry { retry_after, .. }) if retry_after <= Some(self.cap) => {
-                    retry_after
+                    retry_after.unwrap_or_default()
                 }
                 ended => return ended,
             };
-            sleep(
-                self.wait(failures)
-                    .saturating_add(after.unwrap_or_default()),
-            )
-            .await;
+            sleep(self.wait(failures).saturating_add(after)).await;
         }
         call().await
     }
 
     /// Like `retry`, for the write that ends a lease: it is retried on an overloaded database, too. Otherwise the lease
     /// would have to expire.
-    pub(crate) async fn insist<T, F, Fut>(&self, call: F) -> Result<T, Error>
+    pub(crate) async fn insist<T, Fut>(&self, call: impl FnMut() -> Fut) -> Result<T, Error>
     where
-        F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         self.retry_where(Error::may_pass, call).await
     }
 
     /// Like `insist`, for a write that a token makes once: after a lost answer, `ON006` means success.
-    pub(crate) async fn insist_once<F, Fut>(&self, mut call: F) -> Result<(), Error>
+    pub(crate) async fn insist_once<Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<(), Error>
     where
-        F: FnMut() -> Fut,
         Fut: Future<Output = Result<(), Error>>,
     {
         let mut tries = 0;
@@ -186,9 +178,11 @@ impl Backoff {
 
     /// Like `insist`, but without a bound: the caller stops it at the end of a lease. Also returns the time at which
     /// the answered call was sent.
-    pub(crate) async fn until_answered<T, F, Fut>(&self, mut call: F) -> Result<(Instant, T), Error>
+    pub(crate) async fn until_answered<T, Fut>(
+        &self,
+        mut call: impl FnMut() -> Fut,
+    ) -> Result<(Instant, T), Error>
     where
-        F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let mut failures = self.failures();
@@ -201,13 +195,12 @@ impl Backoff {
         }
     }
 
-    async fn retry_where<T, F, Fut>(
+    async fn retry_where<T, Fut>(
         &self,
         again: fn(&Error) -> bool,
-        mut call: F,
+        mut call: impl FnMut() -> Fut,
     ) -> Result<T, Error>
     where
-        F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let mut failures = self.failures();

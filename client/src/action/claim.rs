@@ -78,8 +78,7 @@ impl ActionOptions {
 }
 
 impl MachineRow {
-    /// Claims the row for a step's action. Waits for no row and no lease, only for a lock on the
-    /// whole table.
+    /// Claims the row for a step's action. Waits for no row and no lease, only for a lock on the whole table.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

@@ -1,14 +1,12 @@
 //! Owns the noun `action`: one row's work that can die half-way, under a lease.
 //!
-//! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`])
-//! and is in the step's claim state from then on. The holder extends the lease and learns of a
-//! cancellation ([`Action::extend`], also in the transaction of each item). It ends the action with
-//! [`Action::finish`] in the transaction of its own writes, or releases the row
-//! ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
+//! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`]) and is in the
+//! step's claim state from then on. The holder extends the lease and learns of a cancellation ([`Action::extend`], also
+//! in the transaction of each item). It ends the action with [`Action::finish`] in the transaction of its own writes,
+//! or releases the row ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
 //!
-//! Invariant: each write presents the action's token. Once the lease is lost, the write fails with `ON001`,
-//! which undoes its transaction. The repeat of a finish that an earlier transaction has made fails with
-//! `ON006`.
+//! Invariant: each write presents the action's token. Once the lease is lost, the write fails with `ON001`, which
+//! undoes its transaction. The repeat of a finish that an earlier transaction has made fails with `ON006`.
 
 mod claim;
 mod record;
@@ -35,9 +33,8 @@ const ADOPT: &str = "SELECT once.action_adopt(machine => $1, max => $2)";
 
 /// A row that is claimed for a step's action. Finish or release it.
 ///
-/// A plain value, as a key's [`Lease`](crate::Lease): it may be cloned into the futures of the work.
-/// Dropping it releases nothing: the row stays in its claim state until the lease expires and a
-/// sweep reverts it.
+/// A plain value, as a key's [`Lease`](crate::Lease): it may be cloned into the futures of the work. Dropping it
+/// releases nothing: the row stays in its claim state until the lease expires and a sweep reverts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "finish or release the action; dropped, its row waits for the end of the lease"]
 pub struct Action {
@@ -71,8 +68,7 @@ pub enum ActionEnd {
         /// The row's version, where the machine has one.
         version: Option<i64>,
     },
-    /// The row's cancel flag is set and nothing was changed: roll this transaction back, then
-    /// release and tear down.
+    /// The row's cancel flag is set and nothing was changed: roll this transaction back, then release and tear down.
     Cancelling,
 }
 
@@ -266,8 +262,7 @@ impl Machine {
     /// are older than the definition. The next sweep reverts them. Returns how many.
     ///
     /// # Errors
-    /// `42704` if there is no such machine; `42501` without the right to operate or to update the
-    /// table.
+    /// `42704` if there is no such machine; `42501` without the right to operate or to update the table.
     pub async fn adopt<E: Executor>(&self, exec: &E, max: i32) -> Result<i32, Error> {
         let own = [(&max as _, Type::INT4)];
         value(&only(call(exec, ADOPT, &[self.as_str()], &own).await?)?)

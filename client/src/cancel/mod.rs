@@ -210,8 +210,7 @@ impl Cancel {
     /// items should not call it. A later call changes nothing and answers [`CancelFinish::Done`].
     ///
     /// # Errors
-    /// `ON005` while an item is undecided or the last pass is not confirmed; `ON002` as
-    /// [`Cancel::refund`].
+    /// `ON005` while an item is undecided or the last pass is not confirmed; `ON002` as [`Cancel::refund`].
     pub async fn finish<E: Executor>(
         &self,
         exec: &E,

@@ -33,8 +33,7 @@ pub struct Teardown<'e, E> {
 }
 
 impl Cancel {
-    /// Prepares to tear the row down. The executor is one on which each call commits by itself: a
-    /// pool or a connection.
+    /// Prepares to tear the row down. The executor is one on which each call commits by itself: a pool or a connection.
     pub fn teardown<E: Autocommit>(self, exec: &E) -> Teardown<'_, E> {
         Teardown {
             exec,

@@ -6,8 +6,7 @@ const MONTHS: [&str; 12] = [
     "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb",
 ];
 
-/// Reads how long another service asks to wait: seconds, or an HTTP date in any of its three forms. Zero: that has
-/// passed. `None`: it is neither.
+/// Reads how long another service asks to wait: seconds, or an HTTP date. Zero: that has passed. `None`: it is neither.
 #[must_use]
 pub fn retry_after(value: &str) -> Option<Duration> {
     if let Ok(seconds) = value.trim().parse() {
@@ -17,13 +16,10 @@ pub fn retry_after(value: &str) -> Option<Duration> {
     Some(at.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
-/// Of `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or `Sun Nov  6 08:49:37 1994`.
+/// Of `Sun, 06 Nov 1994 08:49:37 GMT`. The two forms from before 1999 are not read.
 fn since_epoch(date: &str) -> Option<Duration> {
-    let words = date.split([' ', ',', '-']).filter(|word| !word.is_empty());
-    let [day, month, year, time] = match words.collect::<Vec<_>>()[..] {
-        [_, day, month, year, time, "GMT"] => [day, month, year, time],
-        [_, month, day, time, year] => [day, month, year, time],
-        _ => return None,
+    let [_, day, month, year, time, "GMT"] = date.split_whitespace().collect::<Vec<_>>()[..] else {
+        return None;
     };
     let number = |word: &str| word.parse::<u16>().ok().map(u64::from);
     let [hour, minute, second] = *time.split(':').map(number).collect::<Option<Vec<_>>>()? else {
@@ -31,8 +27,7 @@ fn since_epoch(date: &str) -> Option<Duration> {
     };
     // A year that begins in March ends with the day that may be missing.
     let month = MONTHS.iter().position(|known| *known == month)? as u64;
-    let century = if year.len() == 2 { 2000 } else { 0 };
-    let year = (number(year)? + century).checked_sub(month / 10)?;
+    let year = number(year)?.checked_sub(month / 10)?;
     let leap_days = year / 4 - year / 100 + year / 400;
     let days = 365 * year + leap_days + (153 * month + 2) / 5 + number(day)?;
     let hours = days.checked_sub(719_469)? * 24 + hour;

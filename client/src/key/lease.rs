@@ -166,8 +166,7 @@ impl Lease {
         self.finish(exec, ABORT, answer).await
     }
 
-    /// Releases the key after a failure that is worth a retry: the next claim resumes, not before
-    /// `retry_after`.
+    /// Releases the key after a failure that is worth a retry: the next claim resumes, not before `retry_after`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

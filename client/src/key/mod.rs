@@ -1,10 +1,9 @@
 //! Owns the noun `key`: one logical request, one execution.
 //!
-//! A key's life, in the order of its calls: a [`Key`] is named within its [`Scope`] and claimed; the
-//! claim answers what to do ([`Claim`]). The holder of the [`Lease`] records each phase with
-//! [`Lease::advance`] and each foreign call with [`Lease::step`]. It ends the key with the answer
-//! that every later claim replays ([`Lease::complete`], [`Lease::abort`]), or releases or parks it
-//! ([`Lease::release`], [`Lease::park`]).
+//! A key's life, in the order of its calls: a [`Key`] is named within its [`Scope`] and claimed; the claim answers what
+//! to do ([`Claim`]). The holder of the [`Lease`] records each phase with [`Lease::advance`] and each foreign call with
+//! [`Lease::step`]. It ends the key with the answer that every later claim replays ([`Lease::complete`],
+//! [`Lease::abort`]), or releases or parks it ([`Lease::release`], [`Lease::park`]).
 //!
 //! Invariant: each method is one call of the SQL function of the same name, in one round trip on
 //! the caller's executor; the client keeps no state of its own.

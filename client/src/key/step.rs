@@ -144,8 +144,7 @@ impl Lease {
         })
     }
 
-    /// Records a foreign call's end and its result. The first write wins; returns the result that
-    /// counts.
+    /// Records a foreign call's end and its result. The first write wins; returns the result that counts.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

@@ -96,8 +96,7 @@ impl Machine {
         findings(exec, None).await
     }
 
-    /// Fails while no sweep covers a claim state: call it when a service boots, before it claims
-    /// rows.
+    /// Fails while no sweep covers a claim state: call it when a service boots, before it claims rows.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -118,8 +117,7 @@ impl Machine {
         exec.query(ASSERT, &[]).await.map(drop)
     }
 
-    /// Turns the guard on or off: triggers on the machine's tables that refuse every undeclared
-    /// change.
+    /// Turns the guard on or off: triggers on the machine's tables that refuse every undeclared change.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` if a table is not the caller's.

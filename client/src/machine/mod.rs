@@ -1,9 +1,8 @@
 //! Owns the noun `machine`: the declared states and moves of one of the user's tables.
 //!
-//! A [`Machine`] is declared once ([`Machine::define`]), from JSON that lives in the repository. A
-//! [`MachineRow`] is one row of its table: it makes declared moves ([`MachineRow::transition`]), is
-//! claimed for work that can die half-way ([`MachineRow::claim`]), and is torn down
-//! ([`MachineRow::cancel`]).
+//! A [`Machine`] is declared once ([`Machine::define`]), from JSON that lives in the repository. A [`MachineRow`] is
+//! one row of its table: it makes declared moves ([`MachineRow::transition`]), is claimed for work that can die
+//! half-way ([`MachineRow::claim`]), and is torn down ([`MachineRow::cancel`]).
 //!
 //! Invariant: each method is one call of the SQL function of the same name, in one round trip on
 //! the caller's executor; the client keeps no state of its own.
@@ -77,8 +76,7 @@ impl MachineRow {
         &self.id
     }
 
-    /// One call about this row: machine and id first, then the call's own arguments. The answer is
-    /// always one row.
+    /// One call about this row: machine and id first, then the call's own arguments. The answer is always one row.
     pub(crate) async fn call<E: Executor>(
         &self,
         exec: &E,

@@ -106,8 +106,7 @@ impl Transition {
 }
 
 impl MachineRow {
-    /// Makes a declared move, or answers why not. For work that can die half-way use
-    /// [`MachineRow::claim`].
+    /// Makes a declared move, or answers why not. For work that can die half-way use [`MachineRow::claim`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

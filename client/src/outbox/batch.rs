@@ -146,8 +146,7 @@ impl Subscriber {
     /// call commits by itself: no transaction stays open during delivery. `None`: nothing is due now.
     /// Fewer events than `max` do not mean that the backlog is empty.
     ///
-    /// A take whose answer was lost has leased its events: they are delivered after that lease has
-    /// expired.
+    /// A take whose answer was lost has leased its events: they are delivered after that lease has expired.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));

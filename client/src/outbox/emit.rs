@@ -56,8 +56,7 @@ impl Topic {
     /// Emits an event to every subscriber of the topic. Call it in the transaction of the writes that
     /// it reports: it commits or rolls back with them. The payload is delivered byte for byte.
     ///
-    /// A repeated call after a lost answer emits again, unless it has a
-    /// [`dedupe_key`](EmitOptions::dedupe_key).
+    /// A repeated call after a lost answer emits again, unless it has a [`dedupe_key`](EmitOptions::dedupe_key).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));

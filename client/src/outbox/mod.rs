@@ -27,7 +27,7 @@ pub use options::{SubscriberOptions, TopicOptions};
 pub use pending::PendingEvent;
 
 /// A topic: what events are about. Declared by [`Topic::set`]; cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Topic(Arc<str>);
 
 /// A receiver of every event of a topic, independent of its other subscribers. Cheap to clone.
@@ -96,14 +96,8 @@ impl Subscriber {
     }
 }
 
-impl fmt::Debug for Topic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
 impl fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}/{:?}", self.topic, self.name)
+        write!(f, "{:?}/{:?}", self.topic.0, self.name)
     }
 }

@@ -29,8 +29,7 @@ options! {
     TopicOptions {
         /// How long a `dedupe_key` counts.
         dedupe_for: Duration,
-        /// How many batches with order keys can be leased at once; changed only while nothing is
-        /// pending.
+        /// How many batches with order keys can be leased at once; changed only while nothing is pending.
         lanes: i32,
         /// Only this role's members may use the topic.
         owner: &str,
@@ -122,8 +121,7 @@ impl Subscriber {
     /// Creates the subscriber, which gets later events only, or changes its options.
     ///
     /// # Errors
-    /// `42704` if there is no such topic; `22023` for an unknown option or value; `42501` if it has
-    /// another owner.
+    /// `42704` if there is no such topic; `22023` for an unknown option or value; `42501` if it has another owner.
     pub async fn set<E: Executor>(
         &self,
         exec: &E,

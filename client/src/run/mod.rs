@@ -1,8 +1,7 @@
 //! Owns running a keyed request through its phases: claim, work, answer.
 //!
-//! Invariant: whatever the work and the network do, the next claim can go on from the key's state.
-//! The runner may be dropped at any await: then the lease expires by itself and the next attempt
-//! resumes from the last recovery point.
+//! Invariant: whatever the work and the network do, the next claim can go on from the key's state. The runner may be
+//! dropped at any await: then the lease expires by itself and the next attempt resumes from the last recovery point.
 
 mod action;
 mod attempt;
@@ -72,8 +71,7 @@ pub struct OpenRunner<'e, E, H> {
 }
 
 impl Key {
-    /// Prepares to run this request. The executor is one on which each call commits by itself: a
-    /// pool or a connection.
+    /// Prepares to run this request. The executor is one on which each call commits by itself: a pool or a connection.
     pub fn run<E: Autocommit>(self, exec: &E) -> Runner<'_, E> {
         Runner {
             exec,
@@ -150,8 +148,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         OpenRunner { runner: self, hook }
     }
 
-    /// Claims the key, runs the work if the key is new or resumed, and ends the key by the work's
-    /// result.
+    /// Claims the key, runs the work if the key is new or resumed, and ends the key by the work's result.
     ///
     /// - The claim has a fresh holder and is retried with it until it is answered.
     /// - The lease is extended each time a third of it has passed, while the work runs. When it is lost, or cannot

@@ -151,9 +151,11 @@ impl Pace {
     }
 
     /// Retries a claim until it is answered; returns the answer with the time at which it was asked for.
-    pub(super) async fn claim<T, F, Fut>(&self, mut call: F) -> Result<(Instant, T), Error>
+    pub(super) async fn claim<T, Fut>(
+        &self,
+        mut call: impl FnMut() -> Fut,
+    ) -> Result<(Instant, T), Error>
     where
-        F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let timed = || {
@@ -206,13 +208,12 @@ impl<W: Debug> Intake<'_, W> {
     /// Asks, in a slot, until there is an answer; returns the answer, the slot and the time at which it was asked for.
     /// After a failure it asks without a slot, and tells the call so: a shard that is away keeps no slot from the others.
     /// `None` if the worker is told to stop.
-    pub(super) async fn ask<T, F, Fut>(
+    pub(super) async fn ask<T, Fut>(
         &mut self,
         slots: &Arc<Semaphore>,
-        mut call: F,
+        mut call: impl FnMut(bool) -> Fut,
     ) -> Result<Option<InSlot<T>>, Error>
     where
-        F: FnMut(bool) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let (backoff, mut failures) = (self.pace.backoff, 0);
@@ -246,14 +247,13 @@ impl<W: Debug> Intake<'_, W> {
 
     /// Asks again and again, with waits that take no slot, until an answer has work in it; `None` if the worker is
     /// told to stop.
-    pub(super) async fn find<A, T, F, Fut>(
+    pub(super) async fn find<A, T, Fut>(
         &mut self,
         slots: &Arc<Semaphore>,
-        mut call: F,
+        mut call: impl FnMut(bool) -> Fut,
         mut work_in: impl FnMut(A) -> Option<T>,
     ) -> Result<Option<InSlot<T>>, Error>
     where
-        F: FnMut(bool) -> Fut,
         Fut: Future<Output = Result<A, Error>>,
     {
         while let Some((sent, slot, answer)) = self.ask(slots, &mut call).await? {

@@ -13,6 +13,18 @@ use tokio::time::timeout;
 
 use super::stage::Stage;
 
+/// Adds a worker's counts.
+macro_rules! counted {
+    ($name:ident: $($count:ident),*) => {
+        impl std::ops::AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$count += other.$count;)*
+            }
+        }
+    };
+}
+pub(super) use counted;
+
 /// The tasks of a worker; each ends with its counts.
 #[derive(Default)]
 pub(super) struct Tasks<C>(Mutex<Begun<C>>);

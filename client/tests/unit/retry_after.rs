@@ -14,11 +14,7 @@ fn every_http_date_is_the_time_that_another_parser_reads() {
         assert_eq!(since_epoch(&date), Some(at), "{date}");
     }
     let at = Some(Duration::from_secs(784_111_777));
-    for date in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
-        assert_eq!(since_epoch(date), at, "{date}");
-    }
-    let at = since_epoch("Thu, 06 Nov 2094 08:49:37 GMT");
-    assert_eq!(since_epoch("Sunday, 06-Nov-94 08:49:37 GMT"), at);
+    assert_eq!(since_epoch("Sun, 06 Nov 1994 08:49:37 GMT"), at);
 }
 
 #[test]
@@ -45,7 +41,7 @@ fn what_is_no_wait_is_none() {
         "Sun, 06 Nov 0000 08:49:37 GMT",
         "Sun, 06 Jan 0000 08:49:37 GMT",
         "Sun, 99999 Nov 1994 08:49:37 GMT",
-        "a b c d e",
+        "Sunday, 06-Nov-94 08:49:37 GMT",
     ] {
         assert_eq!(retry_after(value), None, "{value}");
     }

@@ -130,7 +130,8 @@ async fn a_move_that_nothing_declares_is_illegal_whatever_the_row_says() {
         for id in ["1", "77"] {
             let refusal = play.refused(&transition(id, to, more)).await;
             refusal.tells("ON002", &["job"], &format!("{to} {more}"));
-            let declared = "moves are declared to \"archived\", \"failed\", \"new\", \"ready\"";
+            let declared =
+                "moves are declared to \"archived\", \"done\", \"failed\", \"new\", \"ready\"";
             assert!(
                 to != "nonsense" || refusal.hint.contains(declared),
                 "{refusal:?}"

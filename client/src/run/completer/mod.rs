@@ -131,8 +131,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
         taken.map(|()| completed)
     }
 
-    /// Takes keys for the handlers that are free; ends when the completer is told to stop, or asking is
-    /// pointless.
+    /// Takes keys for the handlers that are free; ends when the completer is told to stop, or asking is pointless.
     async fn take_until_told<H: Complete>(
         &self,
         shared: &Arc<Shared<E, H>>,
@@ -140,8 +139,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ) -> Result<(), Error> {
         let mut intake = self.pace.intake(&self.scope, &shared.stage);
         loop {
-            // A fresh holder for each take, so that a repeated take after a lost answer gets the
-            // same keys.
+            // A fresh holder for each take, so that a repeated take after a lost answer gets the same keys.
             let holder = Uuid::new_v4().to_string();
             let (exec, lease) = (&shared.exec, self.pace.lease);
             let ask = |in_slot| {

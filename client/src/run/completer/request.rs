@@ -1,7 +1,6 @@
 //! Owns one abandoned request from its take to its end.
 //!
-//! Invariant: a key that was taken ends, is released, or its lease expires; each case is reported to the
-//! handler once.
+//! Invariant: a key that was taken ends, is released, or its lease expires; each case is reported to the handler once.
 
 use std::sync::Arc;
 

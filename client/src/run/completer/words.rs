@@ -1,9 +1,9 @@
 //! Owns the interface between the completer, its handler and its caller.
 
 use std::future::Future;
-use std::ops::AddAssign;
 use std::time::Duration;
 
+use crate::run::tasks::counted;
 use crate::{Abandoned, Done, Error, Failure, Key};
 
 /// A handler of abandoned requests. A closure `|abandoned: Abandoned| async move { ... }` is a handler with
@@ -12,8 +12,7 @@ pub trait Complete: Send + Sync + 'static {
     /// Finishes one request, from the last recovery point. Call the same function as the request path,
     /// with the lease and the stored request.
     ///
-    /// The future is dropped when the lease is lost, or when it is not done at the end of the completer's
-    /// grace time.
+    /// The future is dropped when the lease is lost, or when it is not done at the end of the completer's grace time.
     fn complete(&self, abandoned: Abandoned) -> impl Future<Output = Result<Done, Failure>> + Send;
 
     /// Called once for each key that was taken, with its outcome: to count and to alert.
@@ -54,8 +53,7 @@ pub enum Completion {
     },
     /// Another holder has the lease, or the lease could not be kept alive; the handler was stopped.
     LeaseLost,
-    /// The database was away at the end; the key is taken again after its lease has expired, unless
-    /// the end was stored.
+    /// The database was away at the end; the key is taken again after its lease has expired, unless the end was stored.
     Unsettled(Error),
 }
 
@@ -88,12 +86,4 @@ impl Completed {
     }
 }
 
-impl AddAssign for Completed {
-    fn add_assign(&mut self, other: Self) {
-        self.completed += other.completed;
-        self.aborted += other.aborted;
-        self.released += other.released;
-        self.parked += other.parked;
-        self.lost += other.lost;
-    }
-}
+counted!(Completed: completed, aborted, released, parked, lost);

@@ -17,24 +17,21 @@ use crate::{Action, CleanupItem, Json};
 pub use outcome::{JobFailure, JobOutcome};
 pub use runner::JobRunner;
 
-/// A job whose items cost something outside the database, and which may be cancelled or die at any
-/// moment.
+/// A job whose items cost something outside the database, and which may be cancelled or die at any moment.
 ///
 /// The runner works in this order:
 ///
 /// 1. [`next`](Job::next) finds an item that is not done, in the database, so that no item of an
 ///    earlier holder is repeated.
-/// 2. [`work`](Job::work) does the costly part: the foreign call, the artifact. No transaction is
-///    open.
+/// 2. [`work`](Job::work) does the costly part: the foreign call, the artifact. No transaction is open.
 /// 3. [`save`](Job::save) records that the item is done, in a transaction that commits only while
 ///    the lease is held and the job is not cancelled.
 /// 4. When there is no next item, [`finish`](Job::finish) makes the job's last writes in the transaction that ends the
-///   action, and [`result`](Job::result) gives other columns of the row.
+///    action, and [`result`](Job::result) gives other columns of the row.
 ///
-/// Insert an item's row, with the name of its artifact, before the work on it; otherwise the
-/// artifact of a worker that died is orphaned. Attempts that use the same name would delete each
-/// other's artifacts. So put the action's token ([`Action::token`]) into the name, inside something
-/// that the item's row names, such as a directory.
+/// Insert an item's row, with the name of its artifact, before the work on it; otherwise the artifact of a worker that
+/// died is orphaned. Attempts that use the same name would delete each other's artifacts. So put the action's token
+/// ([`Action::token`]) into the name, inside something that the item's row names, such as a directory.
 ///
 /// Implement the methods as `async fn`.
 pub trait Job: Send + Sync {

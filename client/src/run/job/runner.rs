@@ -1,8 +1,7 @@
 //! Owns running a cancellable job: the claim, and an end in every case.
 //!
-//! Invariant: whatever the job and the network do, the next claim or a teardown can go on from the
-//! row's state. The runner may be dropped at any await: then the lease expires and a sweep reverts
-//! the row.
+//! Invariant: whatever the job and the network do, the next claim or a teardown can go on from the row's state. The
+//! runner may be dropped at any await: then the lease expires and a sweep reverts the row.
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -70,9 +69,8 @@ impl JobRunner<'_> {
     /// - The lease is extended each time a third of it has passed. When it is lost, or cannot be extended before it
     ///   ends, the work is dropped and [`Job::discard`] deletes the artifacts of the present item
     ///   ([`JobOutcome::LeaseLost`]).
-    /// - When the job is being cancelled, the open transaction is rolled back, the row released and
-    ///   torn down with [`Job::clean`] ([`JobOutcome::Cancelled`]). A teardown that fails is an
-    ///   error; the row is then listed by
+    /// - When the job is being cancelled, the open transaction is rolled back, the row released and torn down with
+    ///   [`Job::clean`] ([`JobOutcome::Cancelled`]). A teardown that fails is an error; the row is then listed by
     ///   [`Machine::cancel_pending`](crate::Machine::cancel_pending).
     /// - When the job fails, the row is released: the next claim goes on with the remaining items. A panic of the job's
     ///   methods also releases the row; then the panic goes on.

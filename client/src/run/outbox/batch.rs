@@ -1,7 +1,6 @@
 //! Owns one batch from its take to its end: its handlers, its heartbeat, its verdicts.
 //!
-//! Invariant: no handler of the batch runs past the time up to which its lease is known to be
-//! alive.
+//! Invariant: no handler of the batch runs past the time up to which its lease is known to be alive.
 
 use std::pin::pin;
 use std::sync::Arc;

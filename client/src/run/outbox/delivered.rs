@@ -1,6 +1,6 @@
 //! Owns the counts of an outbox worker.
 
-use std::ops::AddAssign;
+use crate::run::tasks::counted;
 
 /// The counts of an [`OutboxWorker`](crate::OutboxWorker); each counts events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,12 +24,4 @@ impl Delivered {
     }
 }
 
-impl AddAssign for Delivered {
-    fn add_assign(&mut self, other: Self) {
-        self.delivered += other.delivered;
-        self.failed += other.failed;
-        self.dead += other.dead;
-        self.released += other.released;
-        self.lost += other.lost;
-    }
-}
+counted!(Delivered: delivered, failed, dead, released, lost);

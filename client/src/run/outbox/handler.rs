@@ -66,9 +66,8 @@ pub enum Undelivered {
         /// When to retry, instead of the subscriber's backoff; zero: at once.
         after: Option<Duration>,
     },
-    /// It cannot be tried now, for example because other work on its subject still runs. It is released and
-    /// delivered again after this time. No attempt is counted, so an event that is always deferred never
-    /// dies.
+    /// It cannot be tried now, for example because other work on its subject still runs. It is released and delivered
+    /// again after this time. No attempt is counted, so an event that is always deferred never dies.
     Later {
         /// The reason.
         reason: String,
