@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use pg_once::http::is_final;
+use pg_once::http::{is_final, retry_after};
 use reqwest::StatusCode;
+use reqwest::header::RETRY_AFTER;
 use serde::{Deserialize, Serialize};
 
 /// The bank, as far as this service knows it.
@@ -38,8 +39,8 @@ pub enum Ended {
     Charged(String),
     /// The bank says no: it did not charge and will not.
     Refused(StatusCode),
-    /// Nobody knows.
-    NoAnswer(String),
+    /// Nobody knows; the wait that the bank asks for.
+    NoAnswer(String, Option<Duration>),
 }
 
 impl Bank {
@@ -67,15 +68,23 @@ impl Bank {
             .json(charge);
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return Ended::NoAnswer(format!("the bank did not answer: {error}")),
+            Err(error) => {
+                return Ended::NoAnswer(format!("the bank did not answer: {error}"), None);
+            }
         };
         match response.status() {
             status if status.is_success() => match response.json::<Made>().await {
                 Ok(made) => Ended::Charged(made.charge_id),
-                Err(error) => Ended::NoAnswer(format!("the bank's answer broke off: {error}")),
+                Err(error) => {
+                    Ended::NoAnswer(format!("the bank's answer broke off: {error}"), None)
+                }
             },
             status if is_final(status.as_u16()) => Ended::Refused(status),
-            status => Ended::NoAnswer(format!("the bank says {status}")),
+            status => {
+                let after = response.headers().get(RETRY_AFTER);
+                let after = after.and_then(|after| retry_after(after.to_str().ok()?));
+                Ended::NoAnswer(format!("the bank says {status}"), after)
+            }
         }
     }
 

@@ -177,10 +177,10 @@ impl Shop {
                 Err(Failure::Abort(Response::new(402).with_body(&problem)?))
             }
             // The next attempt can find out what happened, or nobody can.
-            Ended::NoAnswer(error) if self.bank.dedupes || self.bank.can_be_asked => {
-                Err(Failure::retry(error))
+            Ended::NoAnswer(error, retry_after) if self.bank.dedupes || self.bank.can_be_asked => {
+                Err(Failure::Retry { error, retry_after })
             }
-            Ended::NoAnswer(error) => Err(Failure::unknown(error)),
+            Ended::NoAnswer(error, _) => Err(Failure::unknown(error)),
         }
     }
 

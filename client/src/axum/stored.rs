@@ -12,13 +12,11 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::http::Answer;
+use crate::http::{Answer, is_final};
 use crate::{Done, Failure, Json, Outcome};
 
 /// A stored header of ours: the body is no JSON.
 const BASE64: &str = "pg-once-base64";
-/// Statuses after which a retry of the same request may end otherwise.
-const NOT_FINAL: [u16; 6] = [401, 403, 408, 409, 425, 429];
 /// A handler's result, on its way through the extensions of a response, which must be cloneable.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Option<Outcome>>>);
@@ -51,10 +49,10 @@ pub(super) async fn end_of<R: Body>(
     };
     let response = Response::from_parts(parts, body.to_bytes());
     let status = response.status();
-    let end = if status.is_server_error() || NOT_FINAL.contains(&status.as_u16()) {
-        Err(Failure::retry(format!("the handler answered {status}")))
-    } else if status.is_client_error() {
+    let end = if is_final(status.as_u16()) {
         Err(Failure::Abort(stored(&response)))
+    } else if status.is_client_error() || status.is_server_error() {
+        Err(Failure::retry(format!("the handler answered {status}")))
     } else {
         Ok(Done::Answer(stored(&response)))
     };

@@ -90,6 +90,8 @@ pub struct CleanupItem {
     pub item_id: String,
     /// The item's row of the items table.
     pub item: Json,
+    /// The number of its shard, from a teardown worker over all of them: ids alone may be those of two items.
+    pub shard: Option<usize>,
 }
 
 /// Which call of [`Cancel::finish`] made the terminal move.
@@ -232,5 +234,5 @@ impl Cancel {
     }
 }
 
-of_row!(CleanupItem: item_id, item);
+of_row!(CleanupItem: item_id, item; shard);
 of_row!(Refunded: items, amount, items_total, amount_total, remaining, pass);

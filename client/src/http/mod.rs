@@ -153,10 +153,10 @@ impl Answer {
 }
 
 /// Whether another service's answer with this status is a final no. A success is none, nor is a status after which the
-/// same request may go through: 408, 409, 425, 429, 5xx.
+/// same request may go through: 401, 403 (another token), 408, 409, 425, 429, 5xx.
 #[must_use]
 pub const fn is_final(status: u16) -> bool {
-    matches!(status, 400..=499) && !matches!(status, 408 | 409 | 425 | 429)
+    matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 409 | 425 | 429)
 }
 
 /// The user of a request, as the service has authenticated them: every key is one user's alone.

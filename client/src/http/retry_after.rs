@@ -6,14 +6,16 @@ const MONTHS: [&str; 12] = [
     "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb",
 ];
 
-/// Reads how long another service asks to wait: seconds, or an HTTP date. Zero: that has passed. `None`: it is neither.
+/// Reads how long another service asks to wait: seconds, or an HTTP date. `None`: it is neither, or names no time to come.
 #[must_use]
 pub fn retry_after(value: &str) -> Option<Duration> {
-    if let Ok(seconds) = value.trim().parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = UNIX_EPOCH.checked_add(since_epoch(value)?)?;
-    Some(at.duration_since(SystemTime::now()).unwrap_or_default())
+    let wait = match value.trim().parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => (UNIX_EPOCH.checked_add(since_epoch(value)?)?)
+            .duration_since(SystemTime::now())
+            .ok()?,
+    };
+    Some(wait).filter(|wait| !wait.is_zero())
 }
 
 /// Of `Sun, 06 Nov 1994 08:49:37 GMT`. The two forms from before 1999 are not read.

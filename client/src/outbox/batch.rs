@@ -189,11 +189,10 @@ impl Subscriber {
     }
 
     /// Acks one event in the transaction of its handler's writes: both are committed, or neither. The handler
-    /// returns the answer, so that its [worker](Subscriber::worker) acks only the other events. Ack last: until
-    /// the commit, the batch's other acks and its heartbeat wait.
-    ///
-    /// If the answer of the commit is lost, the handler may fail or run its transaction again: the worker sees
-    /// that the event is acked.
+    /// returns the answer, so that its [worker](Subscriber::worker) acks only the other events. Ack before you write
+    /// keys, machine rows, or what `dead` writes, because batches are locked first; and commit soon, since the
+    /// batch's other acks and its heartbeat wait. If the answer of the commit is lost, the handler may fail or run
+    /// its transaction again: the worker sees that the event is acked.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -207,8 +206,8 @@ impl Subscriber {
     ///     async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
     ///         let mut client = self.0.get().await?;
     ///         let transaction = client.transaction().await?;
-    ///         // ... the handler's own writes ...
     ///         let acked = self.1.ack(&transaction, event).await?;
+    ///         // ... the handler's own writes ...
     ///         transaction.commit().await?;
     ///         Ok(acked)
     ///     }

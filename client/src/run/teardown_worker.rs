@@ -132,7 +132,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         let (stage, seen) = watch::channel(Stage::Run);
         let turn = Mutex::new((TornDown::default(), clean));
         let work = self.places.iter().map(|(shard, exec)| {
-            let work = self.work(*exec, seen.clone(), &turn);
+            let work = self.work((*shard, *exec), seen.clone(), &turn);
             work.instrument(span_of(*shard))
         });
         until_told(&stage, shutdown, work).await?;
@@ -142,7 +142,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// Tears down row after row; ends when the worker is told to stop, or asking is pointless.
     async fn work<C, F, X>(
         &self,
-        exec: &E,
+        (shard, exec): Place<&E>,
         mut stage: watch::Receiver<Stage>,
         turn: &Mutex<(TornDown, C)>,
     ) -> Result<(), Error>
@@ -173,11 +173,16 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
                 };
                 let (torn_down, clean) = &mut *turn;
                 let teardown = row.cancel().teardown(exec).backoff(self.pace.backoff);
+                let clean = |items: Vec<CleanupItem>| {
+                    let of_shard = |item| CleanupItem { shard, ..item };
+                    clean(row.clone(), items.into_iter().map(of_shard).collect())
+                };
                 let ended = tokio::select! {
                     biased;
-                    ended = caught(teardown.run(|items| clean(row.clone(), items))) => ended,
+                    ended = caught(teardown.run(clean)) => ended,
                     () = self.grace_is_over(&mut stage) => return Ok(()),
                 };
+                let is_away = matches!(&ended, Ok(Err(error)) if error.may_pass());
                 match ended {
                     Ok(Ok(cancelled)) => {
                         tracing::info!(?row, items = cancelled.items_total, amount = %cancelled.amount_total, "torn down");
@@ -189,6 +194,9 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
                     Err(panic) => deferred.add(row, &format_args!("it panicked: {panic}")),
                 }
                 torn_down.failed += 1;
+                if is_away {
+                    break; // The others have their turns while this database is asked whether it is back.
+                }
             }
         }
     }
@@ -217,15 +225,10 @@ impl Deferred {
             let listed: HashSet<&MachineRow> = pending.iter().collect();
             self.0.retain(|row, _| listed.contains(row));
         }
-        let due = pending.into_iter().filter(|row| self.is_due(row));
-        let mut rows: Vec<MachineRow> = due.take(most).collect();
+        let now = Instant::now();
+        let is_due = |row: &MachineRow| self.0.get(row).is_none_or(|(_, until)| *until <= now);
+        let mut rows: Vec<_> = pending.into_iter().filter(is_due).take(most).collect();
         rows.shuffle(&mut rand::rng());
         rows
-    }
-
-    fn is_due(&self, row: &MachineRow) -> bool {
-        self.0
-            .get(row)
-            .is_none_or(|(_, until)| *until <= Instant::now())
     }
 }

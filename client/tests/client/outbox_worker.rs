@@ -458,6 +458,38 @@ async fn answers_that_the_network_loses_change_nothing() {
     }
 }
 
+#[tokio::test]
+async fn events_whose_common_ack_is_not_answered_count_as_delivered_once_each() {
+    let topic = fresh_topic().await;
+    for payload in [1, 1, 2] {
+        emit(&topic, payload, &EmitOptions::new()).await;
+    }
+    let proxy = Proxy::start().await;
+    proxy.lose_answer_to("outbox_ack");
+    let both = Arc::new(tokio::sync::Barrier::new(2));
+    let seen = Seen::default();
+    let handler = seen.noting(move |event: Event| {
+        let both = Arc::clone(&both);
+        async move {
+            if event.payload.to_string() == "2" {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            } else {
+                both.wait().await;
+            }
+            Ok(())
+        }
+    });
+    let worker = topic.default_subscriber().worker(&pool_to(proxy.config()));
+    let delivered = worker
+        .backoff(QUICK)
+        .run(seen.until(3), handler)
+        .await
+        .unwrap();
+    assert_eq!((delivered.delivered, delivered.lost), (3, 0));
+    assert_eq!((proxy.lost(), seen.len()), (1, 3));
+    assert_nothing_left(&topic).await;
+}
+
 /// Writes each event into another topic and acks it, in one transaction; leaves those with headers to the worker.
 struct Acking {
     pool: Pool,

@@ -23,8 +23,6 @@ fn a_wait_is_seconds_or_the_time_until_a_date() {
     let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(60));
     let wait = retry_after(&soon).unwrap().as_secs();
     assert!((58..=60).contains(&wait), "{wait}");
-    let passed = retry_after("Sun, 06 Nov 1994 08:49:37 GMT");
-    assert_eq!(passed, Some(Duration::ZERO));
 }
 
 #[test]
@@ -42,6 +40,9 @@ fn what_is_no_wait_is_none() {
         "Sun, 06 Jan 0000 08:49:37 GMT",
         "Sun, 99999 Nov 1994 08:49:37 GMT",
         "Sunday, 06-Nov-94 08:49:37 GMT",
+        // Nothing to wait for.
+        "0",
+        "Sun, 06 Nov 1994 08:49:37 GMT",
     ] {
         assert_eq!(retry_after(value), None, "{value}");
     }

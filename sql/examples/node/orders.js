@@ -13,7 +13,7 @@ import { text } from 'node:stream/consumers';
 import pg from 'pg';
 import { call } from './pg_once/database.js';
 import { InvalidArgument, Unavailable } from './pg_once/errors.js';
-import { keyOfHeader, problem, Retry, run, Unknown } from './pg_once/key.js';
+import { keyOfHeader, problem, Retry, retryAfter, run, Unknown } from './pg_once/key.js';
 import { emit } from './pg_once/outbox.js';
 
 // Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
@@ -86,8 +86,8 @@ async function askBank(derivedKey, orderId, amountCents, lost) {
   const { status } = response;
   if (response.ok && isCharge(body)) return body;
   if (response.ok) throw new Retry("the bank's answer is not understood");
-  if (status >= 400 && status < 500 && ![408, 409, 425, 429].includes(status)) throw new Refused(`the bank says ${status}`);
-  throw new Retry(`the bank says ${status}`);
+  if (status >= 400 && status < 500 && ![401, 403, 408, 409, 425, 429].includes(status)) throw new Refused(`the bank says ${status}`);
+  throw new Retry(`the bank says ${status}`, { after: retryAfter(response.headers.get('retry-after')) ?? 1 });
 }
 
 function isCharge(body) {

@@ -23,14 +23,8 @@ async function post(event) {
   }
   if (response.ok) return;
   if (response.status === 410) throw new Never('the receiver says 410: never again');
-  const after = retryAfter(response.headers.get('retry-after') ?? '');
+  const after = retryAfter(response.headers.get('retry-after'));
   throw new NotDelivered(`the receiver says ${response.status}`, { kind: `http ${response.status}`, after });
-}
-
-/** Seconds from now; the header holds seconds or an HTTP date. null: the subscriber's backoff. */
-function retryAfter(value) {
-  const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
-  return seconds > 0 ? seconds : null;
 }
 
 const stop = new AbortController();

@@ -85,7 +85,7 @@ for address in "$FROM" "$TO" "${POOLERS[@]:-}"; do
     [[ $address =~ ^[^[:space:]:]+:[0-9]+$ ]] || die "--from, --to and --pooler each need HOST:PORT, not \"$address\""
 done
 [ "$FROM" != "$TO" ] || die "--from and --to are one cluster"
-[ -w "$MAP" ] || die "--map must name a file that may be written"
+if [ ! -w "$MAP" ] || [ ! -w "$(dirname "$MAP")" ]; then die "--map must name a file that may be written, in a folder that may be"; fi
 [ "${#NAMES[@]}" -gt 0 ] || die "name a database"
 if [ "$COMMAND" = split ]; then
     [ -n "$DATA" ] || die "split needs --data"
@@ -205,7 +205,7 @@ check() {
         if grep -qv " $TO 0$" <<<"$found"; then SERVED=''; fi
     done
     for name in "${NAMES[@]}"; do
-        grep -Eq "^[[:space:]]*${name}[[:space:]]*=(.*[[:space:]])?host=" "$MAP" || die "$MAP has no line \"$name = host=... port=...\""
+        [ "$(grep -E "^[[:space:]]*${name}[[:space:]]*=" "$MAP" | grep -cE "host=.*port=|port=.*host=")" = 1 ] || die "$MAP has no line \"$name = host=... port=...\""
     done
     found=$(ask "$FROM" postgres "SELECT m.datname FROM pg_database m JOIN pg_database d ON m.datname = d.datname || '_moved' WHERE d.datname IN ($LIST) LIMIT 1") || exit 2
     [ -z "$found" ] || die "$found is at $FROM, of an earlier move" "Look at it, and drop it there: DROP DATABASE \"$found\""
@@ -475,7 +475,11 @@ twin() {
 connection() { echo "host=''${FROM%:*}'' port=${FROM##*:} user=''${PGUSER:-$(id -un)}'' dbname=''$1''"; }
 
 subscribe() {
-    if is_subscribed; then return; fi
+    if is_subscribed; then
+        # A run that stopped at the fence has disabled it.
+        ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
+        return
+    fi
     # The publication first: the slot begins behind it.
     is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = '$PUBLICATION')" ||
         ask "$FROM" "$NAME" "CREATE PUBLICATION $PUBLICATION FOR ALL TABLES"

@@ -85,10 +85,19 @@ async fn given_up(world: &World, running: &Running) {
     client.simple_query(&claim).await.unwrap();
 }
 
-/// A pooler that died has forgotten the pause: clients get errors until the move is done, and ask again.
+/// A pooler that died has forgotten the pause: clients get errors until the move is done, and ask again. An earlier run
+/// had stopped at the fence, where the subscription is disabled, and the log has gone on since.
 async fn pooler_dies(world: &mut World, running: &Running) {
     let begin = Instant::now();
-    block_in_place(|| world.run_while_the_pooler_dies("move-logical shop_3"));
+    let words = "move-logical shop_3";
+    assert!(block_in_place(|| world.killed_in(4, words, false)));
+    let twin = at(world.half, "postgres", "shop_3_coming").await.unwrap();
+    let disable = "alter subscription pg_once_move disable";
+    twin.batch_execute(disable).await.unwrap();
+    drop(twin);
+    let write = "select pg_logical_emit_message(false, 'test', repeat('x', 2000000))";
+    world.cluster.psql("shop_3", write).unwrap();
+    block_in_place(|| world.run_while_the_pooler_dies(words));
     let errors = running.storm.errors();
     println!(
         "replication, and the pooler killed in each step: {:.1?}, {} errors",

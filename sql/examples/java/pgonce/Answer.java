@@ -1,5 +1,9 @@
 package pgonce;
 
+import java.time.DateTimeException;
+import java.time.Duration;
+import java.time.Instant;
+import java.time.format.DateTimeFormatter;
 import java.util.Map;
 
 /** What goes to the HTTP client. The body is the stored text, never parsed on its way. */
@@ -14,5 +18,21 @@ public record Answer(int status, String body, Map<String, String> headers) {
         String seconds = String.valueOf(Math.max(1, (long) Math.ceil(after)));
         return new Answer(status, problem(status, title).body,
                 Map.of("Content-Type", "application/problem+json", "Retry-After", seconds));
+    }
+
+    /** The seconds from now on that another service's Retry-After names: seconds or an HTTP date. null: none, or it has passed. */
+    public static Double secondsUntil(String retryAfter) {
+        double seconds;
+        if (retryAfter.matches("\\d{1,9}")) {
+            seconds = Double.parseDouble(retryAfter);
+        } else {
+            try {
+                Instant date = Instant.from(DateTimeFormatter.RFC_1123_DATE_TIME.parse(retryAfter));
+                seconds = Duration.between(Instant.now(), date).toMillis() / 1000.0;
+            } catch (DateTimeException e) {
+                return null;
+            }
+        }
+        return seconds > 0 ? seconds : null;
     }
 }

@@ -139,8 +139,11 @@ public final class Orders {
             throw new Key.Retry("interrupted", 1, e);
         }
         int status = response.statusCode();
-        if (status >= 400 && status < 500 && !Set.of(408, 409, 425, 429).contains(status)) throw new Refused(status);
-        if (status / 100 != 2) throw new Key.Retry("the bank says " + status, 1, null);
+        if (status >= 400 && status < 500 && !Set.of(401, 403, 408, 409, 425, 429).contains(status)) throw new Refused(status);
+        if (status / 100 != 2) {
+            Double after = response.headers().firstValue("Retry-After").map(Answer::secondsUntil).orElse(null);
+            throw new Key.Retry("the bank says " + status, after == null ? 1 : after, null);
+        }
         chargeIdIn(response.body());
         return response.body();
     }

@@ -7,11 +7,9 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
-import java.time.DateTimeException;
 import java.time.Duration;
-import java.time.Instant;
-import java.time.format.DateTimeFormatter;
 import java.util.concurrent.CountDownLatch;
+import pgonce.Answer;
 import pgonce.Database;
 import pgonce.Outbox;
 import pgonce.Outbox.NotDelivered;
@@ -44,24 +42,8 @@ public final class Relay {
         int status = response.statusCode();
         if (status / 100 == 2) return;
         if (status == 410) throw new NotDelivered("the receiver says 410: never again", "never", null, null);
-        Double after = response.headers().firstValue("Retry-After").map(Relay::seconds).orElse(null);
+        Double after = response.headers().firstValue("Retry-After").map(Answer::secondsUntil).orElse(null);
         throw new NotDelivered("the receiver says " + status, "http " + status, after, null);
-    }
-
-    /** Retry-After as seconds from now; it holds seconds or an HTTP date. null: the subscriber's backoff. */
-    private static Double seconds(String retryAfter) {
-        double seconds;
-        if (retryAfter.matches("\\d{1,9}")) {
-            seconds = Double.parseDouble(retryAfter);
-        } else {
-            try {
-                Instant date = Instant.from(DateTimeFormatter.RFC_1123_DATE_TIME.parse(retryAfter));
-                seconds = Duration.between(Instant.now(), date).toMillis() / 1000.0;
-            } catch (DateTimeException e) {
-                return null;
-            }
-        }
-        return seconds > 0 ? seconds : null;
     }
 
     public static void main(String[] args) throws InterruptedException {

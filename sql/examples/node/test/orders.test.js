@@ -247,6 +247,14 @@ test('a request without a key or an order is 400', async () => {
   for (const [key, body] of bad) assert.equal((await post(a, key, body)).status, 400, `${key} ${body}`);
 });
 
+test('the time at which the bank wants to be asked again is passed on', async () => {
+  for (const wait of ['60', new Date(Date.now() + 60_000).toUTCString()]) {
+    outside.say = [['amount_cents', 429, { 'Retry-After': wait }]];
+    const { status, retryAfter } = await post(a, newKey(), order());
+    assert.deepEqual([status, retryAfter > 50 && retryAfter <= 60], [503, true], retryAfter);
+  }
+});
+
 test('a charge that the bank refuses ends the key', async () => {
   const [key, body] = [newKey(), order({ amount_cents: 2_000_000 })];
   const first = await post(a, key, body);

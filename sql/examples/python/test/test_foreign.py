@@ -7,9 +7,11 @@ import os
 import time
 import unittest
 import urllib.request
+from datetime import timedelta
 from typing import Any
 
 import httpx
+import psycopg
 from harness import create_tables, new_key, scalar
 from outside import Outside
 from sqlalchemy import create_engine
@@ -82,6 +84,10 @@ class ForeignCall(unittest.TestCase):
         self.assertEqual([type(end) for end in self.calls()], [Refused, Refused])
         self.assertEqual(self.asked(), 2)
 
+    def test_a_token_that_has_expired_refuses_no_order(self) -> None:
+        self.say((401, {}), (401, {}))
+        self.assertEqual([type(end) for end in self.calls(tries=2)], [Retry, Retry])
+
     def test_it_waits_as_long_as_the_other_side_says_by_seconds_or_by_a_date(self) -> None:
         for value in ("1", None):
             date = email.utils.formatdate(time.time() + 2, usegmt=True)
@@ -125,6 +131,14 @@ class ForeignCall(unittest.TestCase):
     def test_a_value_that_is_no_wait_is_none(self) -> None:
         for value in ("", None, "soon", "-1", "Sun, 06 Nov 1994 08:49:37 GMT"):
             self.assertIsNone(retry_after(value), value)
+
+
+class Waits(unittest.TestCase):
+    def test_a_wait_of_nothing_or_beyond_all_measure_is_stored(self) -> None:
+        with psycopg.connect(os.environ["PG_ONCE_ADMIN_URL"], autocommit=True) as conn:
+            for after in (0, -1, 1e14, timedelta(days=3_000_000)):
+                lease = claim(conn, "waits", new_key(), {})
+                lease.release(conn, "busy", after)
 
 
 class Engines(unittest.TestCase):

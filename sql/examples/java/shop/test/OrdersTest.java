@@ -17,6 +17,9 @@ import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.charset.StandardCharsets;
+import java.time.ZoneOffset;
+import java.time.ZonedDateTime;
+import java.time.format.DateTimeFormatter;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -65,6 +68,7 @@ final class OrdersTest {
     private void all() {
         Check.test("a retry gets the stored answer", this::retry);
         Check.test("an answer that the bank lost is asked for again with the same key", this::lostByBank);
+        Check.test("the time at which the bank wants to be asked again is passed on", this::askedLater);
         Check.test("a client that hangs up gets the answer when it comes back", this::hangUp);
         Check.test("of two processes with one key at once one works", this::twoAtOnce);
         Check.test("a crowd with one key gets one answer", this::crowd);
@@ -107,6 +111,17 @@ final class OrdersTest {
         List<Outside.Seen> asked = outside.about(scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", stored(key)));
         equal(asked.stream().map(Outside.Seen::key).distinct().count() + " in " + asked.size(), "1 in 2");
         assertDoneOnce(key);
+    }
+
+    private void askedLater() throws Exception {
+        String date = DateTimeFormatter.RFC_1123_DATE_TIME.format(ZonedDateTime.now(ZoneOffset.UTC).plusSeconds(60));
+        for (String wait : List.of("60", date)) {
+            outside.say(new Outside.Saying("amount_cents", 429, Map.of("Retry-After", wait)));
+            Reply refused = post(a, newKey(), ORDER);
+            equal(refused.status, 503);
+            int seconds = Integer.parseInt(refused.retryAfter);
+            isTrue("about a minute, not " + seconds, seconds > 50 && seconds <= 60);
+        }
     }
 
     private void hangUp() throws Exception {

@@ -19,8 +19,9 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from .errors import InvalidArgument, Unavailable
-from .executor import AsyncEngine, AsyncPool
+from .executor import AsyncEngine, AsyncPool, is_async
 from .flow import log
+from .foreign import NOT_FINAL
 from .http import Answer, key_of_header, problem, retry_after, wait_of_header
 from .key import Lease
 from .run import run
@@ -34,8 +35,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LEASE = "pg_once.lease"
 BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
-# Answers that say nothing about the next try of the same request.
-NOT_FINAL = {401, 403, 408, 409, 425, 429}
 # Of this very response, or made anew for each: not of the answer.
 NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding"}
 # Sent with the first answer, and never replayed.
@@ -69,6 +68,8 @@ class Idempotency:
         wait: float = 0,
         longest_wait: float = 0,
     ) -> None:
+        if not is_async(pool):
+            raise TypeError(f"the middleware needs an async pool or engine, not {type(pool).__name__}")
         self.app, self.pool, self.user, self.name = app, pool, user, name
         self.methods, self.required = frozenset(methods), required
         self.wait, self.longest_wait = wait, longest_wait

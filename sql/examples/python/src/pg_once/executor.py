@@ -157,13 +157,21 @@ def _is_pool(on: Any) -> bool:
     return not isinstance(on, (psycopg.Connection, psycopg.AsyncConnection)) and not _is_session(on)
 
 
+def _of_psycopg(conn: Any) -> Any:
+    if not isinstance(conn, (psycopg.Connection, psycopg.AsyncConnection)):
+        raise TypeError(
+            f"a connection of psycopg 3 is needed, not {type(conn)}: make the engine of postgresql+psycopg://"
+        )
+    return conn
+
+
 @contextmanager
 def _opened(on: Any) -> Iterator[psycopg.Connection[Any]]:
     if _is_session(on):
-        yield on.connection().connection.driver_connection
+        yield _of_psycopg(on.connection().connection.driver_connection)
     elif _is_engine(on):
         with on.connect().execution_options(isolation_level="AUTOCOMMIT") as held:
-            conn = held.connection.driver_connection
+            conn = _of_psycopg(held.connection.driver_connection)
             try:
                 yield conn
             finally:
@@ -180,11 +188,11 @@ def _opened(on: Any) -> Iterator[psycopg.Connection[Any]]:
 async def _opened_async(on: Any) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     if _is_session(on):
         raw = await (await on.connection()).get_raw_connection()
-        yield raw.driver_connection
+        yield _of_psycopg(raw.driver_connection)
     elif _is_engine(on):
         async with on.connect() as held:
             await held.execution_options(isolation_level="AUTOCOMMIT")
-            conn = (await held.get_raw_connection()).driver_connection
+            conn = _of_psycopg((await held.get_raw_connection()).driver_connection)
             try:
                 yield conn
             finally:

@@ -135,5 +135,16 @@ def invoked(function: Callable[..., Any], *arguments: Any) -> Flow[Any]:
 Seconds = float | timedelta | None
 
 
+# The longest wait that is stored; a Retry-After may name the year 9999.
+LONGEST_WAIT = 100 * 365 * 86_400.0
+
+
+def storable_wait(seconds: Seconds) -> timedelta | None:
+    """A wait as the server takes it: longer than nothing, and no longer than a hundred years."""
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    return None if seconds is None else timedelta(seconds=min(max(seconds, 1e-6), LONGEST_WAIT))
+
+
 def interval(seconds: Seconds) -> timedelta | None:
     return timedelta(seconds=seconds) if isinstance(seconds, (int, float)) else seconds

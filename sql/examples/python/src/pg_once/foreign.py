@@ -11,9 +11,9 @@ from .flow import Flow, Invoke, Pause, log, wait_before
 from .http import retry_after
 
 # Client errors by number only: the same call may go through later.
-NOT_FINAL = {408, 409, 425, 429}
+NOT_FINAL = {401, 403, 408, 409, 425, 429}
 # Answers that say that nothing was done, whatever the other side remembers.
-NOT_DONE = {425, 429}
+NOT_DONE = {401, 403, 425, 429}
 
 
 class Retry(Exception):
@@ -46,9 +46,10 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
             return reply.json()
 
     It raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is judged by
-    that, any other is no answer. 4xx is Refused, but for 408, 409, 425 and 429. All else is Retry, if the other side
-    dedupes by the key that it is sent; if not, it is Unknown, but for 425 and 429. What it raises of these three
-    itself, stands.
+    that, any other is no answer. 4xx is Refused, but for 401, 403, 408, 409, 425 and 429. All else is Retry, if the
+    other side dedupes by the key that it is sent; if not, it is Unknown, but for 401, 403, 425 and 429. What it raises
+    of these three itself, stands. Without dedupes, give `lease.foreign` remembers=0: then an attempt that died in the
+    call is Unknown, too.
 
     Between two tries there is a random wait, and what Retry-After says (seconds or an HTTP date). If that is longer
     than cap, Retry goes to the caller at once: `run` releases the key, due then. Async functions may be decorated, too.
@@ -67,15 +68,16 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
 
 
 def _tried(once: Invoke, dedupes: bool, tries: int, cap: float) -> Flow[Any]:
-    for failures in range(1, tries + 1):
+    for failures in range(1, max(tries, 1) + 1):
         try:
             return (yield once)
         except Exception as error:
             ended = error if isinstance(error, (Retry, Refused, Unknown, OnceError)) else _ended(error, dedupes)
             after = (ended.after or 0) if isinstance(ended, Retry) else cap + 1
-            if failures == tries or after > cap:
+            if failures >= tries or after > cap:
                 if ended is error:
                     raise
+                log.warning("a foreign call failed: %s", ended, exc_info=error)
                 raise ended from error
             log.info("a foreign call, once more: %s", ended)
         yield Pause(after + wait_before(failures, cap))

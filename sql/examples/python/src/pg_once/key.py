@@ -13,7 +13,7 @@ from typing import Any
 from .document import Document, storable, text_of, value_of
 from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
 from .executor import method, operation
-from .flow import Beat, Flow, Invoke, Seconds, ask, in_transaction, interval, invoked, log, tell
+from .flow import Beat, Flow, Invoke, Seconds, ask, in_transaction, interval, invoked, log, storable_wait, tell
 from .foreign import Unknown
 from .http import Answer
 
@@ -152,7 +152,7 @@ class Lease:
     @method
     def release(self, error: str, after: Seconds = None) -> Flow[None]:
         """Gives the key back after a failure worth a retry, which is due after so many seconds."""
-        yield from ask(RELEASE, **self._fence, error=storable(error), after=interval(after))
+        yield from ask(RELEASE, **self._fence, error=storable(error), after=storable_wait(after))
 
     @method
     def park(self, reason: str) -> Flow[None]:

@@ -15,7 +15,21 @@ from typing import Any
 from .document import Document, storable, text_of, value_of
 from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
 from .executor import method, operation
-from .flow import Beat, Flow, Invoke, Pause, Seconds, Under, ask, in_transaction, interval, log, tell, wait_before
+from .flow import (
+    Beat,
+    Flow,
+    Invoke,
+    Pause,
+    Seconds,
+    Under,
+    ask,
+    in_transaction,
+    interval,
+    log,
+    storable_wait,
+    tell,
+    wait_before,
+)
 from .foreign import Refused, Retry, Unknown
 
 EMIT = """
@@ -152,7 +166,7 @@ class Subscriber:
     ) -> Flow[list[Nacked]]:
         """Not delivered. An event of an order key takes the later ones of its key out of the batch with it."""
         error = None if error is None else storable(error)
-        what = {"token": token, "events": _list(event_ids), "error": error, "kind": kind, "after": interval(after)}
+        what = {"token": token, "events": _list(event_ids), "error": error, "kind": kind, "after": storable_wait(after)}
         told = yield from tell(NACK, **self._who, **what)
         return [Nacked(**row._asdict()) for row in told or []]
 
