@@ -90,9 +90,8 @@ impl<E: Executor> Shards<E> {
     where
         E: Clone,
     {
-        self.each()
-            .map(|(n, pool)| (Some(n), pool.clone()))
-            .collect()
+        let numbered = self.pools.iter().cloned().enumerate();
+        numbered.map(|(n, pool)| (Some(n), pool)).collect()
     }
 
     /// Tells each database which shard it is (`once.shard_set`), unless the database knows it already. Call it when the

@@ -152,8 +152,7 @@ impl Answer {
     }
 }
 
-/// Whether another service's answer with this status is a final no. A success is none, nor is a status after which the
-/// same request may go through: 401, 403 (another token), 408, 409, 425, 429, 5xx.
+/// Whether another service's answer with this status is a final no: 4xx, but not 401, 403, 408, 409, 425 and 429.
 #[must_use]
 pub const fn is_final(status: u16) -> bool {
     matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 409 | 425 | 429)

@@ -197,27 +197,24 @@ impl Subscriber {
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
     /// # fn main() { with_topic(async |pool, topic| {
-    /// use pg_once::{Acked, Deliver, Event, Subscriber, Undelivered};
+    /// use pg_once::{Event, Undelivered};
     /// # use pg_once::{EmitOptions, Json};
-    ///
-    /// struct Handler(deadpool_postgres::Pool, Subscriber);
-    ///
-    /// impl Deliver for Handler {
-    ///     async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
-    ///         let mut client = self.0.get().await?;
-    ///         let transaction = client.transaction().await?;
-    ///         let acked = self.1.ack(&transaction, event).await?;
-    ///         // ... the handler's own writes ...
-    ///         transaction.commit().await?;
-    ///         Ok(acked)
-    ///     }
-    /// }
-    ///
     /// # topic.emit(&pool, &Json::of("hello")?, &EmitOptions::new()).await?;
     /// # let shutdown = tokio::time::sleep(std::time::Duration::from_millis(300));
-    /// let subscriber = topic.default_subscriber();
-    /// let handler = Handler(pool.clone(), subscriber.clone());
-    /// let delivered = subscriber.worker(&pool).run(shutdown, handler).await?;
+    ///
+    /// let (subscriber, connections) = (topic.default_subscriber(), pool.clone());
+    /// let handler = move |event: Event| {
+    ///     let (pool, subscriber) = (connections.clone(), subscriber.clone());
+    ///     async move {
+    ///         let mut client = pool.get().await?;
+    ///         let transaction = client.transaction().await?;
+    ///         let acked = subscriber.ack(&transaction, &event).await?;
+    ///         // ... the handler's own writes ...
+    ///         transaction.commit().await?;
+    ///         Ok::<_, Undelivered>(acked)
+    ///     }
+    /// };
+    /// let delivered = topic.default_subscriber().worker(&pool).run(shutdown, handler).await?;
     /// # assert_eq!(delivered.delivered, 1);
     /// # Ok(()) }) }
     /// ```

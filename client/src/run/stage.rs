@@ -4,11 +4,10 @@
 //! Invariant: stages only go forward, and none of them drops a call to the server that is on its way. Otherwise
 //! the leases that the call took would have to expire.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 
-use futures_util::TryFutureExt;
-use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::Error;
@@ -40,19 +39,31 @@ pub(super) async fn until_told<F>(
 where
     F: Future<Output = Result<(), Error>>,
 {
-    let finish = || {
-        stage.send_replace(Stage::Finish);
-    };
-    let mut work = pin!(join_all(loops.map(|one| one.inspect_err(|_| finish()))));
-    let ended = tokio::select! {
-        biased;
-        ended = &mut work => ended,
-        () = shutdown => {
-            finish();
-            work.await
+    let (mut work, mut said): (Vec<_>, _) = (loops.map(Box::pin).collect(), Ok(()));
+    let mut all = pin!(poll_fn(|context| {
+        work.retain_mut(|each| {
+            let Poll::Ready(ended) = each.as_mut().poll(context) else {
+                return true;
+            };
+            if ended.is_err() {
+                stage.send_replace(Stage::Finish);
+            }
+            said = std::mem::replace(&mut said, Ok(())).and(ended);
+            false
+        });
+        match work.is_empty() {
+            true => Poll::Ready(std::mem::replace(&mut said, Ok(()))),
+            false => Poll::Pending,
         }
-    };
-    ended.into_iter().collect()
+    }));
+    tokio::select! {
+        biased;
+        ended = &mut all => ended,
+        () = shutdown => {
+            stage.send_replace(Stage::Finish);
+            all.await
+        }
+    }
 }
 
 #[cfg(test)]

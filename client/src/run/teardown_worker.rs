@@ -70,14 +70,13 @@ impl Machine {
     }
 
     fn teardown_worker_in<'e, E>(&self, places: Vec<Place<&'e E>>) -> TeardownWorker<'e, E> {
+        let mut pace = Pace::new(1, POLL_EVERY);
+        pace.grace = Duration::MAX;
         TeardownWorker {
             places,
             machine: self.clone(),
             batch: BATCH,
-            pace: Pace {
-                grace: Duration::MAX,
-                ..Pace::new(1, POLL_EVERY)
-            },
+            pace,
         }
     }
 }

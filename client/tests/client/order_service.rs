@@ -18,8 +18,8 @@ use uuid::Uuid;
 use crate::proxy::{Cut, Proxy};
 use crate::support::{connect_to, directly};
 
-/// Claim, step, its end, recovery point; BEGIN, INSERT (prepared, bound), completion, COMMIT.
-const STATEMENTS: usize = 9;
+/// Claim, step, its end, recovery point; BEGIN, INSERT, completion, COMMIT.
+const STATEMENTS: usize = 8;
 
 const PREPARES: &str = "its statements are prepared";
 

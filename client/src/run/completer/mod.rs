@@ -42,9 +42,8 @@ pub struct Completer<E = Pool> {
 
 impl Scope {
     /// Prepares to finish this scope's abandoned requests, 4 at a time, with polls at most 5 s apart and 25 s of
-    /// grace. Let the scope keep its requests
-    /// ([`ScopeOptions::keep_request`](crate::ScopeOptions::keep_request)), or the handler gets only
-    /// their keys. The completer takes a pool: its heartbeats need connections beside its other calls.
+    /// grace. Let the scope [keep its requests](crate::ScopeOptions::keep_request), or the handler gets only their keys.
+    /// The completer takes a pool: its heartbeats need connections beside its other calls.
     pub fn completer<E: Autocommit + Clone>(&self, pool: &E) -> Completer<E> {
         self.completer_in(vec![(None, pool.clone())])
     }
