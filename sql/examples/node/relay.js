@@ -6,6 +6,7 @@
 // SIGTERM: the event at hand is finished, the rest of the batch is given back without an attempt counted.
 
 import pg from 'pg';
+import { retryAfter } from './pg_once/key.js';
 import { Never, NotDelivered, Worker } from './pg_once/outbox.js';
 
 async function post(event) {

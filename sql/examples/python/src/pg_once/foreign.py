@@ -77,7 +77,8 @@ def _tried(once: Invoke, dedupes: bool, tries: int, cap: float) -> Flow[Any]:
             if failures >= tries or after > cap:
                 if ended is error:
                     raise
-                log.warning("a foreign call failed: %s", ended, exc_info=error)
+                if not isinstance(ended, Refused):
+                    log.warning("a foreign call failed: %s", ended, exc_info=error)
                 raise ended from error
             log.info("a foreign call, once more: %s", ended)
         yield Pause(after + wait_before(failures, cap))
