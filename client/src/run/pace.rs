@@ -289,7 +289,7 @@ impl<W: Debug> Intake<'_, W> {
         tokio::select! {
             biased;
             () = reached(&mut self.stage, Stage::Finish) => {}
-            _ = self.woken.changed() => self.wait = FIRST_WAIT.min(self.pace.poll_every),
+            _ = self.woken.changed() => self.found(),
             () = sleep(wait) => {}
         }
     }
