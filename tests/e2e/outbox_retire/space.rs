@@ -1,4 +1,4 @@
-//! Segments move on when they are full or idle, and are truncated when nobody can miss them any more.
+//! Segments move on when they are full or old, and are truncated when nobody can miss them any more.
 
 use crate::horizon::shop;
 use crate::playground::Playground;
@@ -45,23 +45,50 @@ async fn segments_go_round_and_the_log_stays_small() {
 }
 
 #[tokio::test]
-async fn an_idle_segment_is_left_when_nobody_needs_it_and_not_before() {
+async fn an_old_segment_is_left_when_nobody_needs_it_and_not_before() {
     let play = open().await;
     play.show("select fill('t', 3)").await;
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '2 minutes')::text, false)")
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
         .await;
     retire_in_vain(&play).await;
     assert_eq!(current(&play).await, "0", "three events are pending");
     assert_eq!(play.show("select drain('t')").await, "{1,2,3}");
     play.show("reset once.fake_now").await;
     retire_in_vain(&play).await;
-    assert_eq!(current(&play).await, "0", "it is not idle yet");
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '2 minutes')::text, false)")
+    assert_eq!(current(&play).await, "0", "it is not old yet");
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
         .await;
     retire_until(&play, "").await;
     assert_eq!(current(&play).await, "1");
     assert_eq!(retire(&play).await, "0|0|f");
     assert_eq!(current(&play).await, "1", "an empty one is not left");
+}
+
+/// A webhook in retry, or a paused subscriber, keeps its own events, and not the payloads of all others.
+#[tokio::test]
+async fn an_old_segment_is_left_though_a_few_of_its_events_are_needed() {
+    let play = open().await;
+    play.show("select fill('t', 10)").await;
+    let held = play
+        .show("select token from once.outbox_take('t', max => 1, lease => '1 hour')")
+        .await;
+    assert_eq!(play.show("select cardinality(drain('t'))").await, "9");
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '9 minutes')::text, false)")
+        .await;
+    retire_in_vain(&play).await;
+    assert_eq!(current(&play).await, "0", "it is not old yet");
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
+        .await;
+    retire_until(&play, "").await;
+    assert_eq!(kept(&play).await, "1");
+    play.ask(&format!(
+        "select attempt from once.outbox_nack('t', 'default', {held}, error => 'busy', retry_after => '1 s')"
+    ))
+    .is("1")
+    .await;
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '12 minutes')::text, false)")
+        .await;
+    assert_eq!(play.show("select cardinality(drain('t'))").await, "1");
 }
 
 #[tokio::test]
@@ -94,7 +121,7 @@ async fn an_open_emitter_holds_its_segment_and_its_event_is_delivered() {
     assert_ne!(current(&play).await, "0");
     emitter.show("commit").await;
     assert_eq!(play.show("select drain('t')").await, "{9999}");
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '2 minutes')::text, false)")
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
         .await;
     retire_until(&play, "").await;
 }
@@ -249,7 +276,7 @@ async fn a_dead_subscriber_that_needs_many_events_of_a_segment_does_not_keep_the
 
 /// Everything is consumed: the log ends up empty.
 async fn retire_all(play: &Playground) {
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '2 minutes')::text, false)")
+    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
         .await;
     retire_until(play, "").await;
     let mut sweeps = 0;

@@ -32,11 +32,7 @@ async fn batches_that_are_over_go_but_for_the_last_of_their_lane() {
     play.ask("select done, failed, more from once.sweep(4, 'outbox_retire')")
         .is("4|0|t")
         .await;
-    assert_eq!(
-        retire(&play).await,
-        "5|0|t",
-        "more: an idle segment is left"
-    );
+    assert_eq!(retire(&play).await, "5|0|t", "more: an old segment is left");
     assert_eq!(rows(&play).await, "1|1|0");
     assert_eq!(play.code(&acked).await, "ON006");
     assert_eq!(play.show("select token from once.batch").await, last);

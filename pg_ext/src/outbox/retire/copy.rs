@@ -18,8 +18,8 @@ use std::ffi::CStr;
 
 /// Pages of a sample, spread over the table. (A part of the index would show the events of one topic only.)
 const PAGES: u64 = 64;
-/// The log leaves the current segment when its last event is this old and none of its events is needed.
-const IDLE_US: i64 = 60_000_000;
+/// The log leaves the current segment when its first event is this old and less than half of its events are needed.
+const OLD_US: i64 = 600_000_000;
 
 // $4: the number of the segment that holds the events.
 const COPY: &CStr = c"
@@ -145,15 +145,15 @@ fn copy(segment: usize, events: &[EventPlace]) -> Result<i64> {
     Ok(rows.first().map_or(0, |row| number(row, 0)))
 }
 
-/// The last event of the segment is old, and none of its events is needed.
-pub fn is_idle_and_needed_by_nobody(segment: usize) -> Result<bool> {
+/// The first event of the segment is old, and less than half of its events are needed.
+pub fn is_old_and_mostly_not_needed(segment: usize) -> Result<bool> {
     let home = &SEGMENTS[segment];
     let table = Table::to_read(home.table)?;
     if table.is_blank() {
         return Ok(false);
     }
-    let youngest = table.find_last(home.xid, &mut [], &Snapshot::latest())?;
-    let last_at = youngest.map_or(i64::MIN, |slot| Event::load(slot).i64(Col::EmittedAt));
-    let is_idle = clock::now_us()?.saturating_sub(last_at) >= IDLE_US;
-    Ok(is_idle && find_needed(home, 0)?.1)
+    let snapshot = Snapshot::latest();
+    let oldest = table.scan(home.xid, &mut [], &snapshot)?.into_next();
+    let first_at = oldest.map_or(i64::MIN, |slot| Event::load(slot).i64(Col::EmittedAt));
+    Ok(clock::now_us()?.saturating_sub(first_at) >= OLD_US && !estimate(home)?.is_most)
 }

@@ -1,7 +1,7 @@
 //! The sweep task `outbox_retire`: truncates the segments that no subscriber needs any more.
 //!
 //! The life of a segment:
-//! 1. The segment is current until it is large or idle, and another segment is empty.
+//! 1. The segment is current until it is large, or old and mostly not needed, and another segment is empty.
 //!   2. The events that a lagging subscriber, an open batch or a retry still needs are copied to once.event_kept, and
 //!      the segment is marked as drained.
 //!   3. In a later transaction, when no snapshot is left from before the commit of that mark, it is truncated.
@@ -58,12 +58,12 @@ fn truncate() -> Result<Swept> {
     Ok(swept)
 }
 
-/// Opens an empty segment when the current segment is large, or has been idle and none of its events is needed.
+/// Opens an empty segment when the current segment is large, or old and mostly not needed.
 fn rotate() -> Result<Swept> {
     let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();
     if let Some(empty) = log.empty()?
-        && (log.is_full(log.current)? || copy::is_idle_and_needed_by_nobody(log.current)?)
+        && (log.is_full(log.current)? || copy::is_old_and_mostly_not_needed(log.current)?)
     {
         log.open(empty)?;
         swept.more = true;
