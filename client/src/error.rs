@@ -61,7 +61,7 @@ pub enum Kind {
     /// its answer was lost, this is success.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
-    /// done. Look the database up again in your map, and resend the call, a bounded number of times.
+    /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.
     WrongShard,
     /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.

@@ -98,7 +98,7 @@ impl Answer {
     pub fn of_error(error: &Error) -> Self {
         match error.kind() {
             Kind::Conflict | Kind::LeaseLost => Self::in_progress(SOON),
-            // A call that went to the wrong shard did nothing: the map of databases was old.
+            // A call that reached the wrong shard did nothing, and a retry may be routed right.
             Kind::Unavailable | Kind::ReadOnly | Kind::WrongShard => {
                 Self::problem(503, "the database is away").after(SOON)
             }

@@ -48,7 +48,7 @@ public class OnceException extends RuntimeException {
         AlreadyDone(SQLException cause) { super(cause); }
     }
 
-    /** ON007: this database is another shard. Nothing was done: look at the map, and send it there. */
+    /** ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools. */
     public static class WrongShard extends OnceException {
         WrongShard(SQLException cause) { super(cause); }
     }

@@ -27,7 +27,7 @@ export class UncoveredClaimState extends OnceError {}
 export class TeardownIncomplete extends OnceError {}
 /** ON006: an earlier transaction has done it: roll back and go on behind it (run claims again). */
 export class AlreadyDone extends OnceError {}
-/** ON007: this database is another shard. Nothing was done: look at the map, and send it there. */
+/** ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools. */
 export class WrongShard extends OnceError {}
 /** 22...: the program passed something wrong. */
 export class InvalidArgument extends OnceError {}
