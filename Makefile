@@ -21,7 +21,7 @@ setup: ## installs missing tools: Rust, cargo-pgrx, PostgreSQL servers (all of i
 demo: ## orders, jobs, receipts, fundings and growth under fire, naive and with pg_once: tables, and target/demo/report.html
 	@bash $(SCRIPTS)/program.sh demo $(ARGS)
 
-test: ## lints and all tests, on one server version (PG_VERSIONS=18); ten minutes
+test: ## lints and all tests, on one server version (PG_VERSIONS=18); about 15 minutes
 	@bash $(SCRIPTS)/test.sh
 
 test-db: ## the in-database tests alone
