@@ -17,7 +17,7 @@ use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 /// The most rows of one list.
-const MOST: i32 = 10_000;
+const MOST_LEASES: i32 = 10_000;
 /// The most leases read per machine for each row of the list. Ended leases stay for a day.
 const LEASES_PER_ROW: usize = 100;
 
@@ -39,7 +39,7 @@ pub fn action_get(call: &Call) -> Result<Datum> {
 /// `once.action_list`.
 pub fn action_list(call: &Call) -> Result<Datum> {
     let only = call.opt_text(0, "machine", SCOPE_MAX)?;
-    let mut left = call.limit(1, "max", MOST)? as usize;
+    let mut left = call.limit(1, "max", MOST_LEASES)? as usize;
     let names = match only {
         Some(name) => vec![StoredMachine::existing(name)?.name().to_vec()],
         None => stored::names()?,

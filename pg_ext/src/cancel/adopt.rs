@@ -16,7 +16,7 @@ use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
-const MOST: i32 = 1_000_000;
+const MOST_ADOPTED: i32 = 1_000_000;
 /// How many rows one fetch reads.
 const CHUNK: i64 = 1_000;
 
@@ -35,7 +35,7 @@ pub enum Orphan {
 /// `once.action_adopt`.
 pub fn action_adopt(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
-    let max = call.limit(1, "max", MOST)?;
+    let max = call.limit(1, "max", MOST_ADOPTED)?;
     let table = Table::to_write(TABLE)?;
     machine.shape.table.lock(pg_sys::AccessShareLock);
     // Shares the machine's lock as a claim does, so machine_define waits for the end of this transaction.

@@ -12,7 +12,7 @@ use crate::row::Rows;
 use crate::spi::column;
 use pgrx::pg_sys::{self, Datum};
 
-const MOST: i32 = 100_000;
+const MOST_CLEANED: i32 = 100_000;
 
 /// $1 the row's id, $2 the most rows, $3 the item to begin after.
 const LIST: &str = "
@@ -31,7 +31,7 @@ pub fn cancel_items(call: &Call) -> Result<Datum> {
         .bytes(2)
         .map(|text| RowId::read(base, text, "after_id"));
     let after = after.transpose()?;
-    let max = call.limit(3, "max", MOST)?;
+    let max = call.limit(3, "max", MOST_CLEANED)?;
     let (key, clause) = match after {
         None => ("list", String::new()),
         Some(_) => ("list after", items.fill(AFTER, &[])),

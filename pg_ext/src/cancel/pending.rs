@@ -16,7 +16,7 @@ use crate::table::{Scan, ScanKey, Snapshot, Table, Wait, WriteOutcome};
 use pgrx::pg_sys::{Datum, Oid};
 use std::collections::HashMap;
 
-const MOST: i32 = 100_000;
+const MOST_PENDING: i32 = 100_000;
 /// The number of teardowns whose rows one query reads.
 const CHUNK: usize = 1_000;
 /// A sweep checks at most this many open teardowns, the oldest first.
@@ -38,7 +38,7 @@ struct OpenTeardown {
 /// `once.cancel_pending`.
 pub fn cancel_pending(call: &Call) -> Result<Datum> {
     let machine = Machine::of(call)?;
-    let max = call.limit(1, "max", MOST)? as usize;
+    let max = call.limit(1, "max", MOST_PENDING)? as usize;
     if machine.definition.cancel.is_none() {
         return Err(machine.undeclared("cancel"));
     }

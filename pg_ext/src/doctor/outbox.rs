@@ -11,7 +11,7 @@ use pgrx::pg_sys::{BOOLOID, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The most subscribers that get a row for dead letters.
-const MOST: usize = 100;
+const MOST_SUBSCRIBERS: usize = 100;
 
 // $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all died, $5 more may have died.
 const DEAD: &CStr = c"
@@ -56,13 +56,15 @@ pub fn ask(report: &Report) -> Result<()> {
     )?;
     report.ask(&SUBSCRIBERS_PAUSED, &[])?;
     let dead = dead::count()?;
-    for letters in dead.iter().filter(|l| l.count > 0.0).take(MOST) {
+    for letters in dead.iter().filter(|l| l.count > 0.0).take(MOST_SUBSCRIBERS) {
         let args = [
             Some(row::text(&from_utf8(&letters.topic))),
             Some(row::text(&from_utf8(&letters.subscriber))),
             Some(Datum::from(letters.within_an_hour as i64)),
             letters.first,
-            Some(Datum::from(letters.within_an_hour >= dead::MOST as f64)),
+            Some(Datum::from(
+                letters.within_an_hour >= dead::MOST_COUNTED as f64,
+            )),
         ];
         report.ask(&LETTERS, &args)?;
     }

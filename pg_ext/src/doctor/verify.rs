@@ -9,7 +9,7 @@ use crate::spi::{self, Kept, column};
 use pgrx::pg_sys::{Datum, INT8OID};
 use std::ffi::CStr;
 
-const MOST: i32 = 1_000_000;
+const MOST_VERIFIED: i32 = 1_000_000;
 
 // In each statement $1 is the most rows that it checks. It shows at most ten violations.
 
@@ -102,7 +102,7 @@ static INVARIANTS: [(&str, &Kept); 6] = [
 
 /// `once.verify`.
 pub fn verify(call: &Call) -> Result<Datum> {
-    let max = i64::from(call.limit(0, "max", MOST)?);
+    let max = i64::from(call.limit(0, "max", MOST_VERIFIED)?);
     let rows = Rows::begin(call);
     for (name, statement) in INVARIANTS {
         let found = settings::by_index(|| spi::query(statement, &[Some(Datum::from(max))]))?;

@@ -3,7 +3,7 @@
 //! It is not written in PL/pgSQL, which would look names up by the caller's search_path. PL/pgSQL also cannot check
 //! before the first batch whether it may commit.
 
-use super::sweep::{MOST, run_task};
+use super::sweep::{MOST_SWEPT, run_task};
 use super::task::Task;
 use crate::call::Call;
 use crate::error::{Error, Kind, Result};
@@ -20,7 +20,7 @@ const MOST_ROUNDS: u32 = 20;
 
 /// `once.sweep_all`.
 pub fn sweep_all(call: &Call) -> Result<Datum> {
-    let max = call.limit(0, "max", MOST)?;
+    let max = call.limit(0, "max", MOST_SWEPT)?;
     if call.is_atomic() {
         return Err(Error::new(
             Kind::TransactionBlock,

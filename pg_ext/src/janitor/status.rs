@@ -18,7 +18,7 @@ use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The most rows that a count reads; for actions, of each machine.
-const MOST: i64 = 10_000;
+const MOST_DUE: i64 = 10_000;
 
 // In all statements: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the number of due
 // rows, the time since when they are due, and for actions the machine.
@@ -96,7 +96,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
             let of_due = [
                 Some(name),
                 column(&run, 0),
-                due.as_ref().map(|due| Datum::from(due.rows.min(MOST))),
+                due.as_ref().map(|due| Datum::from(due.rows.min(MOST_DUE))),
                 due.as_ref().and_then(|due| due.since).map(age),
             ];
             rows.push(&[&of_due, &run[1..]].concat());
@@ -134,20 +134,20 @@ fn due_parts(task: Task, now: i64) -> Result<DueParts> {
         Task::InboxReap => counted(&DUE_INBOX_REAP, now)?,
         Task::DedupeReap => counted(&DUE_DEDUPE_REAP, now)?,
         Task::DeadReap => counted(&DUE_DEAD_REAP, now)?,
-        Task::HistoryReap => vec![(None, history::due(MOST)?)],
-        Task::OutboxRequeue => vec![(None, outbox::requeue(now, MOST)?)],
+        Task::HistoryReap => vec![(None, history::due(MOST_DUE)?)],
+        Task::OutboxRequeue => vec![(None, outbox::requeue(now, MOST_DUE)?)],
         Task::OutboxRetire => vec![(None, outbox::retire()?)],
     })
 }
 
 fn abandoned(now: i64) -> Result<DueWork> {
-    let (rows, since) = OverdueKeys::count(now, MOST as usize)?;
+    let (rows, since) = OverdueKeys::count(now, MOST_DUE as usize)?;
     let rows = rows as i64;
     Ok(DueWork { rows, since })
 }
 
 fn counted(statement: &'static Kept, now: i64) -> Result<DueParts> {
-    let args = [now, MOST, clock::DAY_US].map(|value| Some(Datum::from(value)));
+    let args = [now, MOST_DUE, clock::DAY_US].map(|value| Some(Datum::from(value)));
     let part = |row: &spi::Row| {
         let number = |i| column(row, i).map(|found| found.value() as i64);
         let due = DueWork {

@@ -20,7 +20,7 @@ use crate::table;
 use pgrx::pg_sys::Datum;
 
 /// The largest `max`.
-pub const MOST: i32 = 1_000_000;
+pub const MOST_SWEPT: i32 = 1_000_000;
 
 /// Runs one bounded pass of a task in its own subtransaction, so an error is counted and undoes nothing else. The pass
 /// waits for each lock no longer than once.sweep_lock_timeout. `only`: one machine, for action_release, which records
@@ -77,7 +77,7 @@ fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
 
 /// `once.sweep`.
 pub fn sweep(call: &Call) -> Result<Datum> {
-    let max = call.limit(0, "max", MOST)?;
+    let max = call.limit(0, "max", MOST_SWEPT)?;
     let task = (call.opt_text(1, "task", SCOPE_MAX)?)
         .map(Task::named)
         .transpose()?;

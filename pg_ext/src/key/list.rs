@@ -15,7 +15,7 @@ use crate::row::{self, Rows};
 use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-const MOST: i32 = 100_000;
+const MOST_LISTED: i32 = 100_000;
 const STATUS_MAX: usize = 20;
 const STATUSES: [&[u8]; 5] = [b"running", b"released", b"parked", b"finished", b"gone"];
 /// `-infinity`.
@@ -50,7 +50,7 @@ pub fn key_list(call: &Call) -> Result<Datum> {
         options: ScopeOptions::for_caller(scope)?,
         now: clock::now_us()?,
     };
-    let max = call.limit(4, "max", MOST)?;
+    let max = call.limit(4, "max", MOST_LISTED)?;
     let mut listing = KeyListing {
         rows: Rows::begin(call),
         left: max,

@@ -8,7 +8,7 @@ use crate::row::{self, Rows};
 use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-const MOST: i32 = 10_000;
+const MOST_SCOPES: i32 = 10_000;
 /// The most index entries read for one scope. An old snapshot keeps the entries of deleted keys.
 const MOST_ENTRIES: usize = 1_000;
 
@@ -71,7 +71,7 @@ pub fn first_names(
 
 /// `once.scope_list`.
 pub fn scope_list(call: &Call) -> Result<Datum> {
-    let max = call.limit(0, "max", MOST)?;
+    let max = call.limit(0, "max", MOST_SCOPES)?;
     let after = call.opt_text(1, "after", SCOPE_MAX)?;
     let mut at = after.unwrap_or_default().to_vec();
     let rows = Rows::begin(call);

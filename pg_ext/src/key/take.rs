@@ -18,7 +18,7 @@ use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
-const MOST: i32 = 10_000;
+const MOST_TAKEN: i32 = 10_000;
 /// Bounds of the time for which a key that the options park is deferred.
 const LEAST_DEFERRED_US: i64 = 10_000_000;
 const MOST_DEFERRED_US: i64 = 3_600_000_000;
@@ -28,7 +28,7 @@ pub fn key_take_abandoned(call: &Call) -> Result<Datum> {
     let scope = call.text(0, "scope", SCOPE_MAX)?;
     let take = KeyTake {
         scope,
-        max: call.limit(1, "max", MOST)?,
+        max: call.limit(1, "max", MOST_TAKEN)?,
         lease: call.interval(2, "lease")?,
         holder: call.opt_text(3, "holder", HOLDER_MAX)?,
         options: ScopeOptions::for_caller(scope)?,

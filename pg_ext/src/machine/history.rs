@@ -15,7 +15,7 @@ use pgrx::pg_sys::{self, Datum, INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID};
 use std::ffi::CStr;
 
 /// The most rows of one call.
-const MOST: i32 = 100_000;
+const MOST_MOVES: i32 = 100_000;
 
 // $1 the bound, $2 machines with a history, $3 the time from which on their moves are kept. All moves of any other
 // machine are due. The recursive query finds the machines one by one in the index.
@@ -59,7 +59,7 @@ static MOVES_REAPED: Kept = Kept::new(REAP, TYPES);
 pub fn machine_history(call: &Call) -> Result<Datum> {
     let machine = Machine::for_tables(call.text(0, "machine", SCOPE_MAX)?)?;
     let id = machine.id(call, 1)?;
-    let max = call.limit(2, "max", MOST)?;
+    let max = call.limit(2, "max", MOST_MOVES)?;
     let rows = Rows::begin(call);
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::now());
     let keys = &mut [ScanKey::uuid(1, row::uuid(&id.key(machine.name())))];

@@ -10,7 +10,7 @@ use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The most dead letters of a subscriber that are counted one by one.
-pub const MOST: i64 = 2_000;
+pub const MOST_COUNTED: i64 = 2_000;
 
 // $1 now, $2 the bound.
 const DEAD: &CStr = c"
@@ -28,7 +28,7 @@ const DEAD: &CStr = c"
 
 static OF_SUBSCRIBERS: Kept = Kept::new(DEAD, &[TIMESTAMPTZOID, INT8OID]);
 
-/// The dead letters of a subscriber; a count of [`MOST`] may be more.
+/// The dead letters of a subscriber; a count of [`MOST_COUNTED`] may be more.
 pub struct DeadLetters {
     pub topic: String,
     pub subscriber: String,
@@ -40,7 +40,7 @@ pub struct DeadLetters {
 
 /// Counts the dead letters of every subscriber.
 pub fn count() -> Result<Vec<DeadLetters>> {
-    let args = [clock::now_us()?, MOST].map(|n| Some(Datum::from(n)));
+    let args = [clock::now_us()?, MOST_COUNTED].map(|n| Some(Datum::from(n)));
     let rows = settings::by_index(|| spi::query(&OF_SUBSCRIBERS, &args))?;
     let letters = |row: &spi::Row| DeadLetters {
         topic: text(row, 0),

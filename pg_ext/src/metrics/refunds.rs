@@ -9,7 +9,7 @@ use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The most refunds, and the most open teardowns, of a machine that are counted one by one.
-const MOST: i64 = 1_000;
+const MOST_REFUNDS: i64 = 1_000;
 
 // $1 now, $2 the bound. Beyond the bound: the planner's number of rows of once.refund times the machine's frequency in
 // them.
@@ -57,7 +57,7 @@ const NUMBERS: [(&str, &str); 4] = [
 
 /// Refunds and teardowns by machine.
 pub fn refunds(sheet: &Sheet) -> Result<()> {
-    let args = [clock::now_us()?, MOST].map(|n| Some(Datum::from(n)));
+    let args = [clock::now_us()?, MOST_REFUNDS].map(|n| Some(Datum::from(n)));
     for row in settings::by_index(|| spi::query(&OF_MACHINES, &args))? {
         let machine = text(&row, 0);
         for (i, (name, help)) in (1..).zip(NUMBERS) {

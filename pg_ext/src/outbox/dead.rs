@@ -21,7 +21,7 @@ use std::ffi::CStr;
 pub const TABLE: Name = c"dead";
 pub const BY_DEATH: Name = c"dead_died";
 /// The most dead letters of one call.
-const MOST: i32 = 10_000;
+const MOST_LETTERS: i32 = 10_000;
 
 // Keeps the topic's lanes and subscribers as they are until this transaction ends.
 const HOLD: &CStr = c"SELECT t.topic_id FROM once.topic t WHERE t.topic_id = $1 FOR SHARE";
@@ -121,7 +121,7 @@ pub fn bury(sub: &Subscriber, held: &HeldEvent, reason: &Reason, now: i64) -> Re
 /// `once.outbox_dead`.
 pub fn outbox_dead(call: &Call) -> Result<Datum> {
     let subscriber = Subscriber::named_in(call)?;
-    let max = call.limit(2, "max", MOST)?;
+    let max = call.limit(2, "max", MOST_LETTERS)?;
     let rows = Rows::begin(call);
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::now());
     let keys = &mut [
@@ -156,7 +156,7 @@ pub fn outbox_dead(call: &Call) -> Result<Datum> {
 pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     table::ensure_writable(TABLE)?;
     let subscriber = Subscriber::named_in(call)?;
-    let max = call.limit(2, "max", MOST)?;
+    let max = call.limit(2, "max", MOST_LETTERS)?;
     let named = call.opt_i64s(3, "event_ids")?;
     spi::query_latest(&HELD, &[Some(Datum::from(subscriber.topic.id))])?;
     // The topic and the subscriber as they are under the lock.

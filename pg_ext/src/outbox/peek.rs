@@ -20,7 +20,7 @@ use pgrx::pg_sys::Datum;
 use std::collections::{BTreeMap, HashMap};
 
 /// The most events of one call.
-const MOST: i32 = 10_000;
+const MOST_PEEKED: i32 = 10_000;
 
 /// The place and state of a pending event.
 struct PendingState {
@@ -46,7 +46,7 @@ pub fn outbox_peek(call: &Call) -> Result<Datum> {
     let subscriber = Subscriber::named_in(call)?;
     let mut peek = Peek {
         subscriber: &subscriber,
-        max: call.limit(2, "max", MOST)? as usize,
+        max: call.limit(2, "max", MOST_PEEKED)? as usize,
         now: clock::now_us()?,
         found: BTreeMap::new(),
         first_of_key: HashMap::new(),

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 /// How long a memory counts.
 const LONGEST_US: i64 = 1_000_000;
 /// The most open transactions of a memory.
-const MOST: i64 = 1_000;
+const MOST_UNENDED: i64 = 1_000;
 
 thread_local! {
     static QUIET: RefCell<HashMap<i32, QuietLog>> = RefCell::new(HashMap::new());
@@ -75,13 +75,13 @@ impl LogMoment {
                 && now < then.next_due
                 && (then.ids, then.top) == (self.ids, self.top)
                 && (then.at..then.at.saturating_add(LONGEST_US)).contains(&self.at)
-                && Snapshot::latest().unended_before(then.next, MOST) == then.unended
+                && Snapshot::latest().unended_before(then.next, MOST_UNENDED) == then.unended
         }))
     }
 
     /// Asks for the open transactions, then for retries; to be called before the take looks at the lanes.
     pub fn before_look(&mut self, subscriber: &Subscriber) -> Result<()> {
-        self.unended = Snapshot::latest().unended_before(self.next, MOST);
+        self.unended = Snapshot::latest().unended_before(self.next, MOST_UNENDED);
         self.next_due = retry::next_due(subscriber, clock::now_us()?)?;
         Ok(())
     }

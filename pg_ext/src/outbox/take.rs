@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 /// The largest batch.
-const MOST: i32 = 10_000;
+const MOST_EVENTS: i32 = 10_000;
 /// How long a take that found nothing waits for locked lanes, in milliseconds.
 const WAIT_MS: u32 = 50;
 /// The most lanes from which one take gets events: it holds the lock of each until its transaction ends.
@@ -38,7 +38,7 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     table::ensure_writable(super::batch::TABLE)?;
     let subscriber = Subscriber::named_in(call)?;
     let wish = TakeWish {
-        max: call.limit(2, "max", MOST)? as usize,
+        max: call.limit(2, "max", MOST_EVENTS)? as usize,
         lease_us: call
             .interval(3, "lease")?
             .unwrap_or(subscriber.lease_us)

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 const TABLE: Name = c"shard";
 /// More shards than anybody has.
-const MOST: i32 = 65_536;
+const MOST_SHARDS: i32 = 65_536;
 const SEPARATOR_MAX: usize = 10;
 
 const SET: &CStr = c"
@@ -44,10 +44,10 @@ pub struct Shard {
 /// `once.shard_of`.
 pub fn shard_of(call: &Call) -> Result<Datum> {
     let shards = call.i32(1, "shards")?;
-    if !(1..=MOST).contains(&shards) {
+    if !(1..=MOST_SHARDS).contains(&shards) {
         return Err(Error::bad_argument(
             "shards",
-            format!("must be from 1 to {MOST}, not {shards}"),
+            format!("must be from 1 to {MOST_SHARDS}, not {shards}"),
             "Give the number of shards, which was chosen once.",
         ));
     }
@@ -97,8 +97,8 @@ impl Shard {
         let by = call.text(2, "by", 10)?;
         let bad =
             |name: &str, problem: String, hint: &str| Error::bad_argument(name, problem, hint);
-        if !(1..=MOST).contains(&shards) {
-            let problem = format!("must be from 1 to {MOST}, not {shards}");
+        if !(1..=MOST_SHARDS).contains(&shards) {
+            let problem = format!("must be from 1 to {MOST_SHARDS}, not {shards}");
             return Err(bad(
                 "shards",
                 problem,

@@ -4,13 +4,13 @@ use super::{Slot, Snapshot, Table};
 use pgrx::pg_sys;
 
 /// The most rows that fit on a page: each has a pointer of 4 bytes and a head of 24, and the page has a head of 24.
-const MOST: u16 = ((pg_sys::BLCKSZ - 24) / 28) as u16;
+const MOST_TUPLES: u16 = ((pg_sys::BLCKSZ - 24) / 28) as u16;
 
 impl Table {
     /// Passes to `use_it` each row that the snapshot sees on page `number` (below [`Table::pages`]).
     pub fn page(&self, number: u32, snapshot: &Snapshot, mut use_it: impl FnMut(&Slot)) {
         let slot = self.slot();
-        for place in 1..=MOST {
+        for place in 1..=MOST_TUPLES {
             let mut tid = pg_sys::ItemPointerData {
                 ip_blkid: pg_sys::BlockIdData {
                     bi_hi: (number >> 16) as u16,

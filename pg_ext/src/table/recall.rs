@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 const LONGEST_US: i64 = 1_000_000;
 /// The most values remembered of one table; a further value makes all be forgotten.
-const MOST: usize = 1_000;
+const MOST_RECALLED: usize = 1_000;
 
 /// Values read from one table, by name; kept in a `static`.
 pub struct Recalled<T> {
@@ -59,7 +59,7 @@ impl<T> Recalled<T> {
         let value = Rc::new(read()?);
         let mut known = self.known.borrow_mut();
         let known = known.get_or_insert_default();
-        if count != present || now - at >= LONGEST_US || now < at || known.len() >= MOST {
+        if count != present || now - at >= LONGEST_US || now < at || known.len() >= MOST_RECALLED {
             known.clear();
             self.since.set((present, now));
         }
