@@ -51,8 +51,8 @@ make_deb() {
     gzip -9n <CHANGELOG.md >"$doc/changelog.gz"
     rm "$doc/CHANGELOG.md"
     deb_changelog "$version" | gzip -9n >"$doc/changelog.Debian.gz"
-    # The usual modes, whatever the umask or the checkout.
-    find "$root" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
+    # The usual modes, whatever the umask; a script of the examples stays executable.
+    chmod -R u=rwX,go=rX "$root"
     deb_prerm "$version" >"$root/DEBIAN/prerm"
     chmod 0755 "$root/DEBIAN/prerm"
     (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"

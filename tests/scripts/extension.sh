@@ -97,5 +97,5 @@ copy_documents() {
     cp README.md CHANGELOG.md "$to/"
     cp -r docs sql/examples sql/monitoring "$to/"
     find "$to" \( -name __pycache__ -o -name node_modules \) -prune -exec rm -rf {} +
-    find "$to" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
+    chmod -R u=rwX,go=rX "$to"
 }

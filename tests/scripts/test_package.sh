@@ -54,6 +54,7 @@ test_tarball() {
     ask() { "$("$bare/pg_config" --bindir)/psql" -X -At -v ON_ERROR_STOP=1 -c "$1" 2>&1; }
     must ask 'create extension pg_once' >/dev/null
     expect "created from the tarball" "$(pg_once_version)" "$(ask "select extversion from pg_extension where extname = 'pg_once'")"
+    must "$OUT/unpacked/$name/doc/examples/shards/shards.sh" --help >/dev/null
     must ask "$FINISH" >/dev/null
     expect "a finished request" 'replayed|201' "$(ask "$CLAIM")"
     follow_install "$OUT/unpacked/$name" "$bare" rm
@@ -140,6 +141,7 @@ test_upgrade() {
 test_creation() {
     must ask_debian postgres 'create database fresh' >/dev/null
     must ask_debian fresh 'create extension pg_once' >/dev/null
+    must "/usr/share/doc/$PACKAGE/examples/shards/shards.sh" --help >/dev/null
     expect "created from the package" "$(pg_once_version)" "$(ask_debian fresh "select extversion from pg_extension where extname = 'pg_once'")"
     must ask_debian fresh "$FINISH" >/dev/null
     expect "a finished request there" 'replayed|201' "$(ask_debian fresh "$CLAIM")"
