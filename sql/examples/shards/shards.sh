@@ -16,18 +16,24 @@ usage: shards.sh split        --from HOST:PORT --to HOST:PORT --pooler HOST:PORT
        shards.sh move-dump    --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
 
   split         Makes a new cluster of a physical copy. The databases NAME... live there afterwards, the others
-                stay. Run it on the new machine, as the OS user of the server. Clients wait about a second.
-  move-logical  Moves a database by logical replication, also to a newer major version. Clients wait about a
-                second. Needs wal_level = logical; change no table until it is done.
-  move-dump     Moves a database by dump and restore. Clients wait as long as that takes.
+                stay. Run it on the new machine, as the OS user of the server.
+  move-logical  Moves a database by logical replication, also to a newer major version. Needs wal_level = logical;
+                change no table until it is done.
+  move-dump     Moves a database by dump and restore.
+
+Meanwhile clients wait at the pooler: first for open transactions, at most --patience for each database at each
+PgBouncer, one after another; then about a second (split, move-logical), or as long as dump and restore take
+(move-dump; restore a backup first to see how long). PgBouncer's query_wait_timeout must be longer.
 
   --from HOST:PORT     the cluster where the databases are, as the pooler knows it
   --to HOST:PORT       the cluster where they go, as the pooler will know it
   --pooler HOST:PORT   PgBouncer's admin console; once for each PgBouncer
-  --map FILE           PgBouncer's file with the lines "NAME = host=... port=...", read by each of them
+  --map FILE           the file with the lines "NAME = host=... port=..." that each PgBouncer includes, such as
+                       /srv/shards/map.ini; this machine and the poolers see the same directory, and you may write
+                       in it, since a new file takes the place of the old one
   --data DIR           split: the new cluster's data directory; it must not be there
   --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
-  --patience SECONDS   how long a transaction may go on before its session is ended (5)
+  --patience SECONDS   how long the pause waits for open transactions, before their sessions are ended (5)
   --yes                go on without a question
 
 HOST may be the directory of a socket. The user is PGUSER, a superuser of both clusters and one of PgBouncer's
@@ -104,7 +110,7 @@ split) STEPS=(check copy start follow pause fence promote names map resume close
 move-logical) STEPS=(check twin subscribe copy analyze pause fence drain finish arrive map resume close) ;;
 move-dump) STEPS=(check pause fence carry arrive map resume close) ;;
 esac
-NUMBER=0 STEP='' CLIENTS_WAIT=''
+NUMBER=0 STEP='' CLIENTS_WAIT='' REPORTER=''
 
 # Says what the next step does, and waits for a yes. Nobody is asked while clients wait.
 step() {
@@ -117,8 +123,15 @@ step() {
     [ "$answer" = yes ] || die "not done: step $NUMBER, $STEP"
 }
 
+end_report() {
+    if [ -z "$REPORTER" ]; then return; fi
+    kill "$REPORTER" 2>/dev/null || true
+    wait "$REPORTER" 2>/dev/null || true
+    REPORTER=''
+}
 ended() {
     local status=$?
+    end_report
     if [ "$status" != 0 ] && [ -n "$STEP" ]; then
         printf '%s stopped in step %d, %s. The same command goes on there.\n' "$COMMAND" "$NUMBER" "$STEP" >&2
         if [ -n "$CLIENTS_WAIT" ]; then printf 'CLIENTS WAIT at the pooler until it has come to its end.\n' >&2; fi
@@ -128,15 +141,18 @@ trap ended EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# `until_true WHAT command...`: the command until it is true, not false (1); what it writes is the progress.
+# `until_true WHAT command...`: the command until it is true, not false (1); what it writes is the progress, told at
+# the beginning, at the end, and every five seconds.
 until_true() {
-    local what=$1 said='' last='' status
+    local what=$1 said='' last='' next=0 status
     shift
     while true; do
         status=0
         said=$("$@") || status=$?
-        [ "$said" = "$last" ] || note "$what: $said"
-        last=$said
+        if [ "$said" != "$last" ] && { [ "$status" = 0 ] || [ "$SECONDS" -ge "$next" ]; }; then
+            note "$what: $said"
+            last=$said next=$((SECONDS + 5))
+        fi
         case $status in 0) return ;; 1) sleep 0.1 ;; *) exit "$status" ;; esac
     done
 }
@@ -155,8 +171,11 @@ is_true() {
     [ "$answer" = t ]
 }
 has() { is_true "$1" postgres "SELECT EXISTS (SELECT FROM pg_database WHERE datname = '$2')"; }
+size() { ask "$1" postgres "SELECT pg_size_pretty(pg_database_size('$2'))"; }
 program() { "$1" -h "${2%:*}" -p "${2##*:}" "${@:3}"; }
-admin() { psql -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2"; }
+admin() {
+    psql -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2" || die "the pooler at $1 did not answer, or refused"
+}
 
 # A line "NAME HOST:PORT PAUSED" for each database that is to move; PAUSED is 0 or 1.
 homes() { # pooler
@@ -196,7 +215,7 @@ check() {
     local pooler name found
     SERVED=1
     for pooler in "${POOLERS[@]}"; do
-        found=$(homes "$pooler") || die "the pooler at $pooler did not answer"
+        found=$(homes "$pooler")
         [ "$(wc -l <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}"
         if grep -qvE " ($FROM|$TO) .$" <<<"$found"; then
             die "the pooler at $pooler sends clients elsewhere:" "$found" "Look at --from, and at $MAP."
@@ -232,7 +251,7 @@ pause() {
     local pooler name where paused found status
     CLIENTS_WAIT=1
     for pooler in "${POOLERS[@]}"; do
-        found=$(homes "$pooler") || die "the pooler at $pooler did not answer"
+        found=$(homes "$pooler")
         while read -r name where paused; do
             if [ "$where $paused" != "$FROM 0" ]; then continue; fi
             status=0
@@ -255,7 +274,7 @@ map() {
     sed -E -e "s#${line}host=[^[:space:]]*#\1host=${TO%:*}#" -e "s#${line}port=[^[:space:]]*#\1port=${TO##*:}#" "$MAP" >"$copy"
     mv "$copy" "$MAP"
     for pooler in "${POOLERS[@]}"; do
-        admin "$pooler" RELOAD >/dev/null || die "the pooler at $pooler does not reload"
+        admin "$pooler" RELOAD >/dev/null
         found=$(homes "$pooler")
         if grep -qv " $TO .$" <<<"$found"; then
             die "after RELOAD the pooler at $pooler has:" "$found" "Does it read $MAP, and has each line a port?"
@@ -404,11 +423,24 @@ split() {
 
 # move-dump -------------------------------------------------------------------------------------
 
+# Lines every five seconds, as long as the script lives.
+report() { # database that is dumped
+    local begin=$SECONDS whole
+    whole=$(size "$FROM" "$1")
+    note "$1 has $whole; a restored copy is often smaller"
+    while sleep 5 >/dev/null 2>&1 && kill -0 $$; do
+        note "$((SECONDS - begin)) s: ${NAME}_coming has $(size "$TO" "${NAME}_coming") of $whole"
+    done
+}
+
 carry() {
     has "$TO" "$NAME" && return
     allow "$FROM" "${NAME}_moved" true
     create_coming "${NAME}_moved"
+    report "${NAME}_moved" &
+    REPORTER=$!
     program pg_dump "$FROM" -Fc -d "${NAME}_moved" | program pg_restore "$TO" --exit-on-error -d "${NAME}_coming"
+    end_report
 }
 
 # The last steps of both moves.
@@ -468,7 +500,9 @@ twin() {
     local schema
     create_coming "$NAME"
     # Whole before the transaction begins: half of a dump would be committed.
-    schema=$(program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME")
+    # Without the mark that Debian's 15 puts on columns: other servers refuse it.
+    schema=$(program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
+        sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; s/^(ALTER .* SET \()pg_attver=[0-9]+, /\1/')
     psql -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null
 }
 
@@ -492,7 +526,7 @@ subscribe() {
 is_copied() {
     local answer
     answer=$(ask "$TO" "${NAME}_coming" "SELECT count(*) FILTER (WHERE srsubstate = 'r') || ' of ' || count(*) FROM pg_subscription_rel") || exit 2
-    echo "$answer tables"
+    echo "$answer tables, $(size "$TO" "${NAME}_coming")"
     [ "${answer% of *}" = "${answer#* of }" ]
 }
 
