@@ -38,10 +38,10 @@ impl PgBouncer {
 }
 
 impl Cluster {
-    /// Where a split of this cluster puts the new one.
+    /// Where a split puts the new cluster, which is to have this port.
     #[must_use]
-    pub fn half_directory(&self) -> PathBuf {
-        self.directory().join("half")
+    pub fn split_directory(&self, port: u16) -> PathBuf {
+        self.directory().join(format!("split_{port}"))
     }
 
     /// The script with these words as an operator starts it, as the OS user of the servers, in a process group of its
@@ -58,6 +58,7 @@ impl Cluster {
     ) -> Result<Command> {
         std::fs::write(self.directory().join("shards.sh"), SCRIPT)?;
         let mut command = programs.command("/bin/bash", self.directory());
+        let data = self.split_directory(ports[1]);
         let [from, to] = ports.map(|port| format!("127.0.0.1:{port}"));
         command
             .env("PGUSER", "postgres")
@@ -74,7 +75,7 @@ impl Cluster {
             .process_group(0);
         if words.starts_with("split") {
             let socket = self.socket_directory();
-            command.arg("--data").arg(self.half_directory());
+            command.arg("--data").arg(data);
             command
                 .arg("--options")
                 .arg(format!("-k {}", socket.display()));

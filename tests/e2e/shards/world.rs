@@ -10,6 +10,7 @@ use pg_once_tests::{Cluster, PgBouncer, PoolMode, Programs, free_port, is_long};
 use tokio_postgres::{Client, NoTls};
 
 use crate::content::{self, Tokens};
+use crate::janitor::preloaded;
 use crate::playground::Playground;
 
 /// The databases of the storm are shop_0 to shop_7, and more in the long form.
@@ -31,6 +32,9 @@ pub struct World {
     pub tokens: Tokens,
 }
 
+/// Nobody waits for it where the first copy takes longer than it, as it does outside of tests.
+const RETRY: (&str, &str) = ("wal_retrieve_retry_interval", "200ms");
+
 /// A session at a port of this machine, past the pooler.
 pub async fn at(port: u16, role: &str, database: &str) -> Option<Client> {
     let url = format!("postgresql://{role}@127.0.0.1:{port}/{database}");
@@ -45,10 +49,6 @@ pub async fn at(port: u16, role: &str, database: &str) -> Option<Client> {
 pub async fn play(port: u16, role: &str, database: &str) -> Playground {
     Playground::of(at(port, role, database).await.unwrap(), database)
 }
-
-/// What the last releases of Debian's 15 mark columns with, and an 18 that was built before them does not take.
-const UNMARK: &str =
-    "update pg_attribute set attoptions = null where attoptions::text like '%pg\\_attver%'";
 
 /// Everything at once in a database, and what is held there.
 async fn a_day(cluster: &Cluster, database: &str) -> Tokens {
@@ -68,8 +68,7 @@ impl World {
     pub async fn prepare() -> Option<World> {
         let cluster = Cluster::builder()
             .setting("wal_level", "logical")
-            // Nobody waits for it where the first copy takes longer than it, as it does outside of tests.
-            .setting("wal_retrieve_retry_interval", "200ms")
+            .setting(RETRY.0, RETRY.1)
             .launch()
             .unwrap();
         cluster.psql("postgres", content::ROLES).unwrap();
@@ -100,17 +99,26 @@ impl World {
         World::of(cluster, half, tokens, programs).await
     }
 
-    /// A day in a cluster of an older server, and a cluster of the one under test that is to take it over.
-    pub async fn of_two_versions(older: Programs) -> Option<(World, Cluster)> {
+    /// A day in a cluster of an older server, and a cluster of the one under test that is to take it over. Its janitor
+    /// has shop_0 to serve.
+    pub async fn of_two_servers(older: Programs) -> Option<(World, Cluster)> {
         let older = Cluster::builder()
             .programs(older)
             .setting("wal_level", "logical");
-        let (older, newer) = (older.launch().unwrap(), Cluster::launch().unwrap());
+        let older = older.launch().unwrap();
+        let newer = preloaded("postgres, shop_0").setting(RETRY.0, RETRY.1);
+        let newer = newer.launch().unwrap();
+        newer.psql("postgres", "create extension pg_once").unwrap();
         older.psql("postgres", content::ROLES).unwrap();
         older.copy_roles(&newer).unwrap();
         older.create_database_with_extension(DAYS[1]).await.unwrap();
+        older
+            .create_database_with_extension("shop_0")
+            .await
+            .unwrap();
+        let claim = "select once.key_claim('s', 'k', lease => '1 microsecond')";
+        older.psql("shop_0", claim).unwrap();
         let tokens = a_day(&older, DAYS[1]).await;
-        older.psql(DAYS[1], UNMARK).unwrap();
         let world = World::of(older, newer.port(), tokens, newer.programs().clone()).await?;
         Some((world, newer))
     }
@@ -132,6 +140,10 @@ impl World {
         if back {
             ports.reverse();
         }
+        self.script_between(words, ports)
+    }
+
+    fn script_between(&self, words: &str, ports: [u16; 2]) -> Command {
         let (cluster, programs) = (&self.cluster, &self.programs);
         let script = cluster.shards_script(programs, &self.pooler, words, ports);
         script.unwrap()
@@ -139,11 +151,11 @@ impl World {
 
     /// Runs the script to its end; what it said.
     pub fn run(&self, words: &str, back: bool) -> String {
-        let output = self.script(words, back).arg("--yes").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{words}\n{said}{errors}");
-        said
+        run(&mut self.script(words, back), words)
+    }
+
+    pub fn run_between(&self, words: &str, ports: [u16; 2]) {
+        run(&mut self.script_between(words, ports), words);
     }
 
     /// What the script says where it refuses.
@@ -229,6 +241,14 @@ impl World {
         assert!(output.status.success(), "{words}\n{said:#?}\n{errors}");
         false
     }
+}
+
+fn run(script: &mut Command, words: &str) -> String {
+    let output = script.arg("--yes").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}\n{said}{errors}");
+    said
 }
 
 fn kill(script: &mut Child) {
