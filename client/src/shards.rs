@@ -86,12 +86,8 @@ impl<E: Executor> Shards<E> {
     }
 
     /// For a worker in each.
-    pub(crate) fn places(&self) -> Vec<(Option<usize>, E)>
-    where
-        E: Clone,
-    {
-        let numbered = self.pools.iter().cloned().enumerate();
-        numbered.map(|(n, pool)| (Some(n), pool)).collect()
+    pub(crate) fn places(&self) -> Vec<(Option<usize>, &E)> {
+        self.each().map(|(n, pool)| (Some(n), pool)).collect()
     }
 
     /// Tells each database which shard it is (`once.shard_set`), unless the database knows it already. Call it when the

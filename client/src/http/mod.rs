@@ -86,11 +86,8 @@ impl Answer {
     /// The answer for a claim; `None` if the request is to be run.
     #[must_use]
     pub fn of_claim(claim: &Claim) -> Option<Self> {
-        claim
-            .clone()
-            .into_lease()
-            .err()
-            .map(|outcome| Self::of(&outcome))
+        let outcome = claim.clone().into_lease().err()?;
+        Some(Self::of(&outcome))
     }
 
     /// The answer for an error, without the error's text, which is for the log.
@@ -159,13 +156,6 @@ pub const fn is_final(status: u16) -> bool {
 }
 
 /// The user of a request, as the service has authenticated them: every key is one user's alone.
-///
-/// ```
-/// use pg_once::http::User;
-///
-/// assert!(User::authenticated(Some("ada")).is_ok());
-/// assert_eq!(User::authenticated(None).map_err(|answer| answer.status), Err(401));
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User(String);
 
@@ -194,6 +184,7 @@ impl User {
 /// ```
 /// use pg_once::http::{User, key_of_header};
 ///
+/// assert_eq!(User::authenticated(None).map_err(|answer| answer.status), Err(401));
 /// let ada = User::authenticated(Some("ada"))?;
 /// assert_eq!(key_of_header(&ada, Some("\"8e03978e\"")), Ok("ada/8e03978e".to_owned()));
 /// assert_eq!(key_of_header(&ada, Some("8e03978e")), Ok("ada/8e03978e".to_owned()));
@@ -204,28 +195,19 @@ impl User {
 /// # Errors
 /// The 400 to send: the header is missing, empty, malformed, or too long (255 with the user's name).
 pub fn key_of_header(user: &User, value: Option<&str>) -> Result<String, Answer> {
-    let value = value
-        .ok_or(Answer::problem(
-            400,
-            "the Idempotency-Key header is missing",
-        ))?
-        .trim();
+    let bad = |why| Answer::problem(400, why);
+    let missing = || bad("the Idempotency-Key header is missing");
+    let value = value.ok_or_else(missing)?.trim();
     let sent = match value.strip_prefix('"') {
         Some(rest) => unquoted(rest),
         None => Some(value.to_owned()).filter(|sent| !sent.contains('"')),
     };
     let sent = sent
         .filter(|sent| !sent.is_empty() && !sent.contains(char::is_control))
-        .ok_or(Answer::problem(
-            400,
-            "the Idempotency-Key header is not well formed",
-        ))?;
+        .ok_or_else(|| bad("the Idempotency-Key header is not well formed"))?;
     let key = format!("{}/{sent}", user.0);
     if key.chars().count() > MAX_KEY_CHARS {
-        return Err(Answer::problem(
-            400,
-            "the Idempotency-Key header is too long",
-        ));
+        return Err(bad("the Idempotency-Key header is too long"));
     }
     Ok(key)
 }

@@ -167,11 +167,8 @@ impl Key {
             (&options.holder as _, Type::TEXT),
             (&fingerprint as _, Type::BYTEA),
         ];
-        Claim::of_row(
-            self,
-            &only(self.rows(exec, CLAIM, &own).await?)?,
-            options.lease,
-        )
+        let row = only(self.rows(exec, CLAIM, &own).await?)?;
+        Claim::of_row(self, &row, options.lease)
     }
 }
 

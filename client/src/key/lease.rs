@@ -119,7 +119,7 @@ impl Lease {
             (&state as _, Type::JSON),
             (&lease as _, Type::INTERVAL),
         ];
-        lease_left(&self.call(exec, ADVANCE, &own).await?)
+        Ok(value::<Interval>(&self.call(exec, ADVANCE, &own).await?)?.0)
     }
 
     /// Stores the final answer: every later claim replays it. Call it in the transaction of the
@@ -150,15 +150,6 @@ impl Lease {
     }
 
     /// Stores the final answer of a failure. It is replayed like any other.
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
-    /// # fn main() { with_lease(async |pool, key, lease| {
-    /// use pg_once::Response;
-    ///
-    /// lease.abort(&pool, &Response::new(402).with_body("card refused")?).await?;
-    /// # Ok(()) }) }
-    /// ```
     ///
     /// # Errors
     /// As [`Lease::complete`].
@@ -211,9 +202,8 @@ impl Lease {
     /// # Errors
     /// As [`Lease::release`].
     pub async fn park<E: Executor>(&self, exec: &E, reason: &str) -> Result<(), Error> {
-        self.call(exec, PARK, &[(&reason as _, Type::TEXT)])
-            .await
-            .map(drop)
+        let own = [(&reason as _, Type::TEXT)];
+        self.call(exec, PARK, &own).await.map(drop)
     }
 
     /// Renews the lease from now, by `lease`, or the claim's length, or the scope's. Returns the time that was granted:
@@ -237,11 +227,8 @@ impl Lease {
         lease: Option<Duration>,
     ) -> Result<Duration, Error> {
         let lease = lease.or(self.length).map(Interval);
-        lease_left(
-            &self
-                .call(exec, EXTEND, &[(&lease as _, Type::INTERVAL)])
-                .await?,
-        )
+        let own = [(&lease as _, Type::INTERVAL)];
+        Ok(value::<Interval>(&self.call(exec, EXTEND, &own).await?)?.0)
     }
 
     async fn finish<E: Executor>(
@@ -281,9 +268,4 @@ impl Lease {
             length,
         })
     }
-}
-
-fn lease_left(row: &Row) -> Result<Duration, Error> {
-    let Interval(left) = value(row)?;
-    Ok(left)
 }

@@ -41,22 +41,15 @@ const FORGET: &str = "SELECT once.key_forget(scope => $1, key => $2)";
 /// Made by [`Scope::key`]; cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key {
-    scope: Arc<str>,
+    scope: Scope,
     key: Arc<str>,
 }
 
 impl Key {
-    pub(crate) fn new(scope: &Scope, key: &str) -> Self {
-        Self {
-            scope: scope.shared_name(),
-            key: key.into(),
-        }
-    }
-
     /// The scope's name.
     #[must_use]
     pub fn scope(&self) -> &str {
-        &self.scope
+        self.scope.as_str()
     }
 
     /// The key itself.
@@ -109,16 +102,6 @@ impl Key {
     /// Forgets the key, its answer and its steps; `false` if there was none. The next claim is new
     /// and does everything again: for tests and for repairs by hand.
     ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// use pg_once::Scope;
-    ///
-    /// let key = Scope::new("payments.create").key(&idempotency_key);
-    /// assert!(!key.forget(&pool).await?);
-    /// # Ok(()) }) }
-    /// ```
-    ///
     /// # Errors
     /// `55006` while its lease lives.
     pub async fn forget<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
@@ -128,6 +111,6 @@ impl Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}/{:?}", self.scope, self.key)
+        write!(f, "{:?}/{:?}", self.scope(), self.key)
     }
 }

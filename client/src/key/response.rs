@@ -67,9 +67,8 @@ impl Response {
     /// # Errors
     /// [`Error::Json`] if the body is no `T`.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
-        Ok(serde_json::from_str(
-            self.body.as_ref().map_or("null", Json::as_str),
-        )?)
+        let body = self.body.as_ref().map_or("null", Json::as_str);
+        Ok(serde_json::from_str(body)?)
     }
 
     /// Reads the three response columns.

@@ -103,11 +103,10 @@ impl Scope {
     /// ```
     #[must_use]
     pub fn key(&self, key: &str) -> Key {
-        Key::new(self, key)
-    }
-
-    pub(super) fn shared_name(&self) -> Arc<str> {
-        Arc::clone(&self.0)
+        Key {
+            scope: self.clone(),
+            key: key.into(),
+        }
     }
 
     /// Changes options of the scope.
@@ -126,6 +125,7 @@ impl Scope {
     /// scope.set(&pool, &options).await?;
     /// let now: serde_json::Value = scope.get(&pool).await?.parse()?;
     /// assert_eq!(now["on_expiry"], "park");
+    /// assert_eq!(now["max_attempts"], 25); // the default
     /// # Ok(()) }) }
     /// ```
     ///
@@ -138,15 +138,6 @@ impl Scope {
     }
 
     /// The options in force, defaults included.
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// let options: serde_json::Value =
-    ///     pg_once::Scope::new("doc.never-set").get(&pool).await?.parse()?;
-    /// assert_eq!(options["max_attempts"], 25);
-    /// # Ok(()) }) }
-    /// ```
     ///
     /// # Errors
     /// `22023` for a bad name.

@@ -71,7 +71,7 @@ impl Lease {
     ///         None => Some(charge(&derived_key).await?),
     ///     },
     /// };
-    /// lease.step_done(&pool, "charge", result.as_ref()).await?;
+    /// assert!(lease.step_done(&pool, "charge", result.as_ref()).await?.recorded);
     /// assert_eq!(lease.step(&pool, "charge").await?, Step::Done(result));
     /// # Ok(()) }) }
     /// ```
@@ -145,17 +145,6 @@ impl Lease {
     }
 
     /// Records a foreign call's end and its result. The first write wins; returns the result that counts.
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
-    /// # fn main() { with_lease(async |pool, key, lease| {
-    /// use pg_once::Json;
-    ///
-    /// lease.step(&pool, "charge").await?;
-    /// let charge = Json::of("ch_1")?;
-    /// assert!(lease.step_done(&pool, "charge", Some(&charge)).await?.recorded);
-    /// # Ok(()) }) }
-    /// ```
     ///
     /// # Errors
     /// `ON001` if the lease is lost; `ON006` if an earlier transaction of this token has recorded it.

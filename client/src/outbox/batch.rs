@@ -23,7 +23,7 @@ const EXTEND: &str = "SELECT once.outbox_extend(topic => $1, subscriber => $2, t
                       lease => $4)";
 
 /// The kind of a failure that names none.
-const KIND: &str = "error";
+pub(crate) const KIND: &str = "error";
 
 /// An event, as it is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -311,8 +311,7 @@ impl Batch {
     ) -> Result<Duration, Error> {
         let lease = lease.or(self.length).map(Interval);
         let own = [(&lease as _, Type::INTERVAL)];
-        let Interval(left) = value(&only(self.call(exec, EXTEND, &own).await?)?)?;
-        Ok(left)
+        Ok(value::<Interval>(&only(self.call(exec, EXTEND, &own).await?)?)?.0)
     }
 
     /// One call with the token: topic, subscriber and token first, then the call's own arguments.
@@ -323,9 +322,8 @@ impl Batch {
         own: &Args<'_>,
     ) -> Result<Vec<Row>, Error> {
         let token: &Args<'_> = &[(&self.token, Type::INT8)];
-        self.subscriber
-            .rows(exec, sql, &[token, own].concat())
-            .await
+        let args = [token, own].concat();
+        self.subscriber.rows(exec, sql, &args).await
     }
 }
 

@@ -93,9 +93,8 @@ impl Topic {
     pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
         let own = [(&options as _, Type::JSON)];
-        call(exec, TOPIC_SET, &[self.as_str()], &own)
-            .await
-            .map(drop)
+        let name = [self.as_str()];
+        call(exec, TOPIC_SET, &name, &own).await.map(drop)
     }
 
     /// The options in force, defaults included, and the names of the subscribers.
@@ -111,9 +110,8 @@ impl Topic {
     /// # Errors
     /// `55006` while it has subscribers: drop them first; otherwise as [`Topic::get`].
     pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
-        call(exec, TOPIC_DROP, &[self.as_str()], &[])
-            .await
-            .map(drop)
+        let name = [self.as_str()];
+        call(exec, TOPIC_DROP, &name, &[]).await.map(drop)
     }
 }
 

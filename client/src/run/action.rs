@@ -107,8 +107,7 @@ impl ActionRunner {
     ///   to set. The runner finishes the action in that transaction and commits.
     /// - Foreign calls come before the first statement: until then the transaction holds no lock. Call them with
     ///   a key that stays the same when the work runs again, such as the row's id and its version.
-    /// - The lease is extended each time a third of it has passed. When it is lost, the work is stopped
-    ///   ([`Acted::LeaseLost`]).
+    /// - When the [lease](Self::lease) is lost, the work is stopped ([`Acted::LeaseLost`]).
     /// - When the database fails, the work runs again in a new transaction under the same lease, up to
     ///   [`Backoff::tries`](crate::Backoff::tries) times. If only the answer of the commit was lost (`ON006`), the
     ///   work does not run again.

@@ -151,8 +151,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// Claims the key, runs the work if the key is new or resumed, and ends the key by the work's result.
     ///
     /// - The claim has a fresh holder and is retried with it until it is answered.
-    /// - The lease is extended each time a third of it has passed, while the work runs. When it is lost, or cannot
-    ///   be extended before it ends, the work's future is dropped ([`Outcome::LeaseLost`]).
+    /// - When the [lease](Self::lease) is lost, the work's future is dropped ([`Outcome::LeaseLost`]).
     /// - The work gets the lease, goes on from [`Lease::recovery_point`], and calls
     ///   [`Lease::advance`] and [`Lease::step`] on the way. It may store the answer itself, in the
     ///   transaction of its last writes, and return [`Done::Stored`]; else the runner stores it.

@@ -62,8 +62,9 @@ macro_rules! settings {
         }
     };
     (@lease) => {
-        /// The length of each lease, instead of the database's setting. The lease is extended while the work runs, so
-        /// its length decides how soon others notice that this process died, not how long the work may take.
+        /// The length of each lease, instead of the database's setting. While the work runs, the lease is extended each
+        /// time a third of it has passed; if that fails until it ends, it is lost. So its length decides how soon others
+        /// notice that this process died, not how long the work may take.
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
             self.pace.lease = Some(lease);
             self
@@ -108,6 +109,12 @@ pub(super) use settings;
 /// A database that a worker works in; with its number if it is one of several shards.
 pub(super) type Place<E> = (Option<usize>, E);
 
+/// For a worker that may be moved into a task.
+pub(super) fn owned<E: Clone>(places: Vec<Place<&E>>) -> Vec<Place<E>> {
+    let owned = |(shard, exec): Place<&E>| (shard, exec.clone());
+    places.into_iter().map(owned).collect()
+}
+
 /// The state that a worker's tasks in one place share.
 pub(super) struct Shared<E, H> {
     pub(super) exec: E,
@@ -122,6 +129,7 @@ pub(super) struct Shared<E, H> {
 /// A worker's way to more work.
 pub(super) struct Intake<'p, W> {
     whose: &'p W,
+    shard: Option<usize>,
     pace: &'p Pace,
     stage: watch::Receiver<Stage>,
     woken: watch::Receiver<()>,
@@ -191,10 +199,12 @@ impl Pace {
     pub(super) fn intake<'p, W: Debug>(
         &'p self,
         whose: &'p W,
+        shard: Option<usize>,
         stage: &watch::Receiver<Stage>,
     ) -> Intake<'p, W> {
         Intake {
             whose,
+            shard,
             pace: self,
             stage: stage.clone(),
             woken: self.waker.seen(),
@@ -206,12 +216,12 @@ impl Pace {
 
 impl<W: Debug> Intake<'_, W> {
     /// Asks, in a slot, until there is an answer; returns the answer, the slot and the time at which it was asked for.
-    /// After a failure it asks without a slot, and tells the call so: a shard that is away keeps no slot from the others.
-    /// `None` if the worker is told to stop.
+    /// A shard that is away keeps no slot from the others: after a failure it is asked without a slot. `None` if the
+    /// worker is told to stop.
     pub(super) async fn ask<T, Fut>(
         &mut self,
         slots: &Arc<Semaphore>,
-        mut call: impl FnMut(bool) -> Fut,
+        mut call: impl FnMut() -> Fut,
     ) -> Result<Option<InSlot<T>>, Error>
     where
         Fut: Future<Output = Result<T, Error>>,
@@ -224,7 +234,7 @@ impl<W: Debug> Intake<'_, W> {
         let mut slot = slot.ok();
         loop {
             let sent = Instant::now();
-            let error = match backoff.in_time(call(slot.is_some())).await {
+            let error = match backoff.in_time(call()).await {
                 Ok(answer) => {
                     if failures > 0 {
                         tracing::info!(whose = ?self.whose, failures, "asking for work succeeds again");
@@ -235,7 +245,7 @@ impl<W: Debug> Intake<'_, W> {
                 Err(error) if self.outlives(&error, failures) => error,
                 Err(error) => return Err(error),
             };
-            slot = None;
+            slot = slot.filter(|_| self.shard.is_none());
             failures += 1;
             let wait = backoff.pause(failures);
             tracing::warn!(whose = ?self.whose, %error, failures, ?wait, "asking for work failed");
@@ -250,7 +260,7 @@ impl<W: Debug> Intake<'_, W> {
     pub(super) async fn find<A, T, Fut>(
         &mut self,
         slots: &Arc<Semaphore>,
-        mut call: impl FnMut(bool) -> Fut,
+        mut call: impl FnMut() -> Fut,
         mut work_in: impl FnMut(A) -> Option<T>,
     ) -> Result<Option<InSlot<T>>, Error>
     where

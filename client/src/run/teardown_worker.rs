@@ -66,7 +66,7 @@ impl Machine {
         &self,
         shards: &'e Shards<E>,
     ) -> TeardownWorker<'e, E> {
-        self.teardown_worker_in(shards.each().map(|(n, exec)| (Some(n), exec)).collect())
+        self.teardown_worker_in(shards.places())
     }
 
     fn teardown_worker_in<'e, E>(&self, places: Vec<Place<&'e E>>) -> TeardownWorker<'e, E> {
@@ -151,13 +151,13 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         X: Into<BoxError>,
     {
         let mut deferred = Deferred::default();
-        let mut intake = self.pace.intake(&self.machine, &stage);
+        let mut intake = self.pace.intake(&self.machine, None, &stage);
         let slots = Arc::new(Semaphore::new(1)); // it asks for itself alone
         loop {
             // Deferred rows are on top of the server's list, and must not hide the others.
             let max = (self.batch + deferred.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
-            let ask = |_| self.machine.cancel_pending(exec, max);
+            let ask = || self.machine.cancel_pending(exec, max);
             let due = |pending| {
                 let rows = deferred.due_among(pending, self.batch);
                 (!rows.is_empty()).then_some(rows)

@@ -87,8 +87,12 @@ fn there_is_one_shard_at_least() {
     assert_eq!(error.kind(), Kind::InvalidArgument);
 }
 
+fn of_deadpool(made: &[(String, Pool)]) -> Shards {
+    Shards::new(made.iter().map(|(_, pool)| (**pool).clone())).unwrap()
+}
+
 /// Declares the topic in each, and emits so many events with its shard's number.
-async fn emit_in_each(shards: &Shards<deadpool_postgres::Pool>, topic: &Topic, events: usize) {
+async fn emit_in_each(shards: &Shards, topic: &Topic, events: usize) {
     for (number, pool) in shards.each() {
         topic.set(pool, &TopicOptions::new()).await.unwrap();
         let (payload, options) = (Json::of(&number).unwrap(), EmitOptions::new());
@@ -101,7 +105,7 @@ async fn emit_in_each(shards: &Shards<deadpool_postgres::Pool>, topic: &Topic, e
 #[tokio::test]
 async fn one_worker_delivers_the_events_of_all_shards_within_one_limit() {
     let made = two_databases().await;
-    let shards = Shards::new(made.iter().map(|(_, pool)| (**pool).clone())).unwrap();
+    let shards = of_deadpool(&made);
     let topic = Topic::new("orders");
     emit_in_each(&shards, &topic, 5).await;
 
@@ -131,7 +135,7 @@ async fn one_worker_delivers_the_events_of_all_shards_within_one_limit() {
 #[tokio::test]
 async fn while_a_shard_is_away_the_others_go_on_and_it_is_served_when_it_is_back() {
     let made = two_databases().await;
-    let near = Shards::new(made.iter().map(|(_, pool)| (**pool).clone())).unwrap();
+    let near = of_deadpool(&made);
     let topic = Topic::new("orders");
     emit_in_each(&near, &topic, 5).await;
     let proxy = Proxy::in_front_of(config().dbname(&made[1].0).clone()).await;
@@ -166,7 +170,7 @@ async fn while_a_shard_is_away_the_others_go_on_and_it_is_served_when_it_is_back
 #[tokio::test]
 async fn a_shard_that_refuses_ends_the_worker_and_what_the_others_gave_is_finished() {
     let made = two_databases().await;
-    let shards = Shards::new(made.iter().map(|(_, pool)| (**pool).clone())).unwrap();
+    let shards = of_deadpool(&made);
     let topic = Topic::new("orders");
     let only = Shards::new([shards.each().next().unwrap().1.clone()]).unwrap();
     emit_in_each(&only, &topic, 1).await;

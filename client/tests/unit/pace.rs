@@ -36,7 +36,7 @@ fn pace(poll_every: Duration) -> Pace {
 fn an_idle_worker_asks_less_and_less_often_up_to_the_longest_wait() {
     let (_stage, seen) = watch::channel(Stage::Run);
     let pace = pace(Duration::from_secs(1));
-    let mut intake = pace.intake(&"a test", &seen);
+    let mut intake = pace.intake(&"a test", None, &seen);
     let waits: Vec<Duration> = (0..10).map(|_| intake.next_wait()).collect();
     assert!(waits[0] <= FIRST_WAIT, "{waits:?}");
     assert!(waits[8] >= Duration::from_millis(500), "{waits:?}");
@@ -49,7 +49,7 @@ fn an_idle_worker_asks_less_and_less_often_up_to_the_longest_wait() {
 fn no_setting_makes_a_worker_ask_without_a_wait_or_work_at_nothing() {
     let (_stage, seen) = watch::channel(Stage::Run);
     let pace = paced(Duration::ZERO).concurrency(0).pace;
-    assert!(pace.intake(&"a test", &seen).next_wait() > Duration::ZERO);
+    assert!(pace.intake(&"a test", None, &seen).next_wait() > Duration::ZERO);
     assert_eq!(pace.concurrency, 1);
 }
 
@@ -58,7 +58,7 @@ async fn many_wake_ups_while_the_worker_is_busy_are_one_and_it_is_not_lost() {
     let (_stage, seen) = watch::channel(Stage::Run);
     let (hour, waker) = (Duration::from_secs(3600), Waker::new());
     let pace = paced(hour).waker(&waker).pace;
-    let mut intake = pace.intake(&"a test", &seen);
+    let mut intake = pace.intake(&"a test", None, &seen);
     intake.wait = hour;
     for _ in 0..5 {
         waker.wake(); // nobody waits yet
@@ -74,12 +74,11 @@ async fn many_wake_ups_while_the_worker_is_busy_are_one_and_it_is_not_lost() {
 async fn asking_goes_on_beyond_the_tries_and_ends_when_the_worker_is_told_to() {
     let (stage, seen) = watch::channel(Stage::Run);
     let pace = pace(Duration::from_secs(1));
-    let mut intake = pace.intake(&"a test", &seen);
+    let mut intake = pace.intake(&"a test", Some(0), &seen);
     let (calls, one) = (Cell::new(0), slots());
-    let away = |in_slot| {
-        // A failure gives the slot to the others.
+    let away = || {
+        // A failure gives the slot to the other shards.
         assert_eq!(one.available_permits(), calls.get().min(1));
-        assert_eq!(in_slot, calls.get() == 0);
         calls.set(calls.get() + 1);
         if calls.get() == 5 {
             stage.send_replace(Stage::Finish);
@@ -89,7 +88,7 @@ async fn asking_goes_on_beyond_the_tries_and_ends_when_the_worker_is_told_to() {
     let answer = intake.ask(&one, away).await;
     assert!(matches!(answer, Ok(None)), "{answer:?}");
     assert_eq!(calls.get(), 5);
-    let answer = intake.ask(&slots(), |_| std::future::ready(Ok(()))).await;
+    let answer = intake.ask(&slots(), || std::future::ready(Ok(()))).await;
     assert!(
         matches!(answer, Ok(None)),
         "it asks for nothing more: {answer:?}"
@@ -100,7 +99,10 @@ async fn asking_goes_on_beyond_the_tries_and_ends_when_the_worker_is_told_to() {
 async fn an_error_that_is_final_is_told_at_once() {
     let (_stage, seen) = watch::channel(Stage::Run);
     let pace = pace(Duration::from_secs(1));
-    let refused = |_| std::future::ready(Err::<(), _>(Error::Answer("no".into())));
-    let answer = pace.intake(&"a test", &seen).ask(&slots(), refused).await;
+    let refused = || std::future::ready(Err::<(), _>(Error::Answer("no".into())));
+    let answer = pace
+        .intake(&"a test", None, &seen)
+        .ask(&slots(), refused)
+        .await;
     assert!(matches!(answer, Err(Error::Answer(_))));
 }

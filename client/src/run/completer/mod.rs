@@ -15,7 +15,7 @@ use deadpool_postgres::Pool;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use super::pace::{Pace, Place, Shared, settings, span_of};
+use super::pace::{Pace, Place, Shared, owned, settings, span_of};
 use super::stage::until_told;
 use super::tasks::Tasks;
 use crate::{Abandoned, Autocommit, Error, Scope, Shards};
@@ -45,7 +45,7 @@ impl Scope {
     /// grace. Let the scope [keep its requests](crate::ScopeOptions::keep_request), or the handler gets only their keys.
     /// The completer takes a pool: its heartbeats need connections beside its other calls.
     pub fn completer<E: Autocommit + Clone>(&self, pool: &E) -> Completer<E> {
-        self.completer_in(vec![(None, pool.clone())])
+        self.completer_in(vec![(None, pool)])
     }
 
     /// The same over all shards: the 4 are for all of them together. [`Abandoned::shard`] says where a request is.
@@ -53,9 +53,9 @@ impl Scope {
         self.completer_in(shards.places())
     }
 
-    fn completer_in<E>(&self, places: Vec<Place<E>>) -> Completer<E> {
+    fn completer_in<E: Clone>(&self, places: Vec<Place<&E>>) -> Completer<E> {
         Completer {
-            places,
+            places: owned(places),
             scope: self.clone(),
             pace: Pace::new(CONCURRENCY, POLL_EVERY),
         }
@@ -75,8 +75,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ///   [`Failure::Retry`](crate::Failure) names a time. The backoff is half a second to a second after the first
     ///   failure, then longer each time, up to five minutes. In the end the scope's `max_attempts` parks it. Other
     ///   requests go on meanwhile.
-    /// - The lease is extended each time a third of it has passed. When it is lost, or cannot be extended before it
-    ///   ends, the handler is stopped ([`Completion::LeaseLost`]).
+    /// - When the [lease](Self::lease) is lost, the handler is stopped ([`Completion::LeaseLost`]).
     /// - A client that retries meanwhile gets `in_progress`, and later the answer as a replay.
     /// - When `shutdown` completes, running requests may go on for the [`grace`](Self::grace) time; then
     ///   they are stopped and released, due at once.
@@ -136,16 +135,15 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
         shared: &Arc<Shared<E, H>>,
         requests: &Tasks<Completed>,
     ) -> Result<(), Error> {
-        let mut intake = self.pace.intake(&self.scope, &shared.stage);
+        let mut intake = self.pace.intake(&self.scope, shared.shard, &shared.stage);
         loop {
             // A fresh holder for each take, so that a repeated take after a lost answer gets the same keys.
             let holder = Uuid::new_v4().to_string();
             let (exec, lease) = (&shared.exec, self.pace.lease);
-            let ask = |in_slot| {
-                // Free handlers are no shard's own.
-                let largest = shared.shard.map_or(LARGEST_TAKE, |_| 1);
-                let free = usize::from(in_slot) + shared.slots.available_permits();
-                let free = free.clamp(1, largest);
+            let ask = || {
+                // Its slot, and the free ones, which are no shard's own.
+                let others = shared.slots.available_permits().min(LARGEST_TAKE - 1);
+                let free = 1 + shared.shard.map_or(others, |_| 0);
                 let free = i32::try_from(free).unwrap_or(i32::MAX);
                 self.scope.take_abandoned(exec, free, lease, Some(&holder))
             };

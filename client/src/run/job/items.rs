@@ -20,12 +20,6 @@ pub(super) enum End {
     Failed(JobFailure),
 }
 
-/// How one round ended, if the work goes on.
-enum Turn {
-    Done,
-    End(End),
-}
-
 /// A running job.
 pub(super) struct Items<'a, J: Job> {
     pub(super) pool: &'a Pool,
@@ -43,11 +37,11 @@ impl<J: Job> Items<'_, J> {
         let mut failures = self.backoff.failures();
         loop {
             let error = match self.turn().await {
-                Ok(Turn::Done) => {
+                Ok(None) => {
                     failures.count = 0;
                     continue;
                 }
-                Ok(Turn::End(end)) => return end,
+                Ok(Some(end)) => return end,
                 Err(JobFailure::Error(error)) => error,
                 Err(failure) => return End::Failed(failure),
             };
@@ -63,24 +57,22 @@ impl<J: Job> Items<'_, J> {
     }
 
     /// One item, or the end of the job.
-    async fn turn(&mut self) -> Result<Turn, JobFailure> {
+    async fn turn(&mut self) -> Result<Option<End>, JobFailure> {
         let action = self.watch.action();
         let item = self.job.next(action).await?;
         if self.watch.silence() >= self.check_every {
             self.watch.look(self.pool).await?;
         }
         if self.watch.is_cancelling() {
-            return Ok(Turn::End(End::Cancelling));
+            return Ok(Some(End::Cancelling));
         }
         let Some(item) = item else {
-            return self.finish().await.map(Turn::End);
+            return self.finish().await.map(Some);
         };
         let item = self.at_hand.insert(item);
         let made = self.job.work(action, item).await?;
-        if self.watch.is_cancelling() || !self.save(&made).await? {
-            return Ok(Turn::End(End::Cancelling));
-        }
-        Ok(Turn::Done)
+        let cancelling = self.watch.is_cancelling() || !self.save(&made).await?;
+        Ok(cancelling.then_some(End::Cancelling))
     }
 
     /// The item's writes, in one transaction with the extension of the lease, which fences them. `false`: the job is

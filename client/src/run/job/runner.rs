@@ -66,9 +66,8 @@ impl JobRunner<'_> {
     /// Claims the row and runs the job; see [`Job`] for the order of its calls.
     ///
     /// - The claim has a fresh holder and is retried with it until it is answered.
-    /// - The lease is extended each time a third of it has passed. When it is lost, or cannot be extended before it
-    ///   ends, the work is dropped and [`Job::discard`] deletes the artifacts of the present item
-    ///   ([`JobOutcome::LeaseLost`]).
+    /// - When the [lease](Self::lease) is lost, the work is dropped and [`Job::discard`] deletes the artifacts of the
+    ///   present item ([`JobOutcome::LeaseLost`]).
     /// - When the job is being cancelled, the open transaction is rolled back, the row released and torn down with
     ///   [`Job::clean`] ([`JobOutcome::Cancelled`]). A teardown that fails is an error; the row is then listed by
     ///   [`Machine::cancel_pending`](crate::Machine::cancel_pending).
@@ -198,11 +197,8 @@ impl JobRunner<'_> {
     }
 
     async fn tear_down<J: Job>(&self, job: &J) -> Result<JobOutcome, Error> {
-        let teardown = self
-            .row
-            .cancel()
-            .teardown(self.pool)
-            .backoff(self.pace.backoff);
+        let teardown = self.row.cancel().teardown(self.pool);
+        let teardown = teardown.backoff(self.pace.backoff);
         let cancelled = teardown.run(|items| job.clean(items)).await?;
         Ok(JobOutcome::Cancelled(cancelled))
     }

@@ -18,7 +18,7 @@ use deadpool_postgres::Pool;
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-use super::pace::{self, Pace, Place, settings, span_of};
+use super::pace::{self, Pace, Place, owned, settings, span_of};
 use super::stage::until_told;
 use super::tasks::Tasks;
 use crate::{Error, Shards, Subscriber};
@@ -56,12 +56,15 @@ impl Subscriber {
     /// of grace. A lease is at most the subscriber's `max_lease_life`, as it is when the worker starts. The worker
     /// takes a pool: its heartbeats need connections beside its other calls.
     pub fn worker(&self, pool: &Pool) -> OutboxWorker {
-        self.worker_in(vec![(None, pool.clone())], POLL_EVERY)
+        self.worker_in(vec![(None, pool)], POLL_EVERY)
     }
 
     /// The same over all shards: the 8 handlers are for all of them together, and a shard without events is polled
     /// at most 5 s apart. [`Event::shard`](crate::Event::shard) says where an event comes from. A shard that is away
     /// does not stop the others; one that refuses from the beginning ends the worker.
+    ///
+    /// A batch is leased only when a handler is free for its first event. Its other events wait for handlers, leased,
+    /// beside those of the other shards: with many shards choose a small [`batch`](OutboxWorker::batch).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -79,9 +82,9 @@ impl Subscriber {
         self.worker_in(shards.places(), POLL_SHARDS_EVERY)
     }
 
-    fn worker_in(&self, places: Vec<Place<Pool>>, poll_every: Duration) -> OutboxWorker {
+    fn worker_in(&self, places: Vec<Place<&Pool>>, poll_every: Duration) -> OutboxWorker {
         OutboxWorker {
-            places,
+            places: owned(places),
             subscriber: self.clone(),
             batch: BATCH,
             pace: Pace::new(CONCURRENCY, poll_every),
@@ -108,9 +111,8 @@ impl OutboxWorker {
     /// - Events of one order key are handled one after another, all others at the same time, up to
     ///   [`concurrency`](Self::concurrency).
     /// - When an event dies, [`Deliver::dead`] runs in the transaction that records it.
-    /// - The lease of a batch is extended each time a third of it has passed. When it is lost, or cannot be extended
-    ///   before it ends, the handlers of that batch are stopped, [`Deliver::lost`] is called, and the worker goes on
-    ///   with other batches.
+    /// - When the [lease](Self::lease) of a batch is lost, the handlers of that batch are stopped, [`Deliver::lost`] is
+    ///   called, and the worker goes on with other batches.
     /// - When `shutdown` completes, events that have not begun are released at once, and running
     ///   handlers may go on for the [`grace`](Self::grace) time.
     ///
@@ -165,14 +167,18 @@ impl OutboxWorker {
     ) -> Result<(), Error> {
         // Read once, for each take and for the heartbeat. This question has an intake of its own, because a standby can
         // answer it but gives no events.
-        let mut asking = self.pace.intake(&self.subscriber, &shared.stage);
-        let ask = |_| self.subscriber.granted_lease(&shared.exec, self.pace.lease);
+        let intake = || {
+            self.pace
+                .intake(&self.subscriber, shared.shard, &shared.stage)
+        };
+        let ask = || self.subscriber.granted_lease(&shared.exec, self.pace.lease);
+        let mut asking = intake();
         let Some((_, _, lease)) = asking.ask(&shared.slots, ask).await? else {
             return Ok(());
         };
-        let mut intake = self.pace.intake(&self.subscriber, &shared.stage);
+        let mut intake = intake();
         loop {
-            let take = |_| self.subscriber.take(&shared.exec, self.batch, Some(lease));
+            let take = || self.subscriber.take(&shared.exec, self.batch, Some(lease));
             let found = intake.find(&shared.slots, take, |batch| batch).await?;
             let Some((since, slot, mut batch)) = found else {
                 return Ok(());
