@@ -135,10 +135,10 @@ impl Backoff {
     ///
     /// # Errors
     /// The last failure.
-    pub async fn foreign<T>(
-        &self,
-        mut call: impl AsyncFnMut() -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+    pub async fn foreign<T, Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<T, Failure>
+    where
+        Fut: Future<Output = Result<T, Failure>>,
+    {
         for failures in 1..self.tries {
             let after = match call().await {
                 Err(Failure::Retry { retry_after, .. }) if retry_after <= Some(self.cap) => {

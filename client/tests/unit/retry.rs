@@ -116,3 +116,25 @@ async fn a_foreign_call_waits_as_long_as_the_other_side_says() {
     assert!(foreign(vec![soon, Ok(1)]).await.1.is_ok());
     assert!(began.elapsed() >= QUICK.cap);
 }
+
+/// It is a test of the compiler: a handler's future must be `Send`, and so must a call inside it.
+#[tokio::test]
+async fn a_foreign_call_can_be_made_in_a_task() {
+    let (bank, mut tries) = (String::from("bank"), 0);
+    let task = tokio::spawn(async move {
+        let bank = &bank;
+        let ask = || {
+            tries += 1;
+            async move {
+                tokio::task::yield_now().await;
+                match tries {
+                    1 => Err(Failure::retry("503")),
+                    _ => Ok(bank.as_str()),
+                }
+            }
+        };
+        assert_eq!(QUICK.foreign(ask).await?, "bank");
+        QUICK.foreign(async || Ok(bank.len())).await
+    });
+    assert!(matches!(task.await, Ok(Ok(4))));
+}
