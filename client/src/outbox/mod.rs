@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use crate::executor::{Args, call};
 use crate::{Error, Executor, Row};
+pub(crate) use batch::KIND;
 pub use batch::{Acked, Batch, Event, NackOptions, Nacked};
 pub use dead::{DeadLetter, FailedDelivery};
 pub use emit::{EmitOptions, Emitted};

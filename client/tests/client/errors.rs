@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use pg_once::{ClaimOptions, Error, Kind, Response, Sqlx, Verdict};
+use pg_once::{
+    ClaimOptions, Error, Failure, JobFailure, Kind, Response, Sqlx, Undelivered, Verdict,
+};
 
 use crate::support::{
     backend_pid, claimed, connect, connect_to, directly, fresh_key, pool, sqlx_pool_to, take_over,
@@ -128,4 +130,33 @@ async fn a_terminated_backend_is_worth_a_retry() {
         let error = error.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
     }
+}
+
+#[test]
+fn a_failed_foreign_call_ends_an_event_or_releases_a_job() {
+    let after = Duration::from_secs(3);
+    let retry = || Failure::retry_after("503", after);
+    let (unknown, refused) = (
+        || Failure::unknown("silence"),
+        || Failure::Abort(Response::new(402)),
+    );
+    let error = || Failure::from(Error::TimedOut);
+
+    let again = Undelivered::retry_after("error", "503", after);
+    assert_eq!(Undelivered::from(retry()), again);
+    let never = Undelivered::never("outcome unknown: silence");
+    assert_eq!(Undelivered::from(unknown()), never);
+    let never = Undelivered::never("refused: 402");
+    assert_eq!(Undelivered::from(refused()), never);
+    let again = Undelivered::from(Error::TimedOut);
+    assert_eq!(Undelivered::from(error()), again);
+
+    let reason = |failure: Failure| match failure.into() {
+        JobFailure::Release(reason) => reason,
+        JobFailure::Error(error) => panic!("{error}"),
+    };
+    let reasons = [retry(), unknown(), refused()].map(reason);
+    assert_eq!(reasons, ["503", "outcome unknown: silence", "refused: 402"]);
+    let error = JobFailure::from(error());
+    assert!(matches!(error, JobFailure::Error(Error::TimedOut)));
 }

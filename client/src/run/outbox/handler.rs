@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use deadpool_postgres::Transaction;
 
-use crate::{Acked, Error, Event};
+use crate::outbox::KIND;
+use crate::{Acked, Error, Event, Failure};
 
 /// A handler of a subscriber's events. A closure `|event: Event| async move { ... }` is a handler with
 /// [`Deliver::deliver`] alone.
@@ -122,6 +123,23 @@ impl Display for Undelivered {
             Self::Retry { kind, error, .. } => write!(f, "{kind}: {error}"),
             Self::Later { reason, .. } => write!(f, "later: {reason}"),
             Self::Never { error } => write!(f, "never: {error}"),
+        }
+    }
+}
+
+/// The failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)). Nobody knows what a call did whose
+/// outcome is unknown: its event is dead, not repeated, until a person redrives it.
+impl From<Failure> for Undelivered {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Retry { error, retry_after } => Self::Retry {
+                kind: KIND.to_owned(),
+                error,
+                after: retry_after,
+            },
+            Failure::Unknown { reason } => Self::never(format!("outcome unknown: {reason}")),
+            Failure::Abort(answer) => Self::never(format!("refused: {}", answer.code)),
+            Failure::Error(error) => error.into(),
         }
     }
 }

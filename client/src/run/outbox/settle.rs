@@ -15,6 +15,7 @@ use super::super::{cut, storable, storable_wait};
 use super::chain::Verdict;
 use super::{Deliver, Delivered, Shared, Undelivered};
 use crate::executor::only;
+use crate::outbox::KIND;
 use crate::{Batch, Error, Event, Kind, NackOptions, Nacked};
 
 /// How many verdicts go into one call, at most.
@@ -279,7 +280,7 @@ impl Undelivered {
 /// delivered for ever.
 fn kind_of(kind: &str) -> String {
     let kept = cut(kind, LONGEST_KIND).filter(|kept| !RESERVED.contains(&kept.as_str()));
-    kept.unwrap_or_else(|| "error".to_owned())
+    kept.unwrap_or_else(|| KIND.to_owned())
 }
 
 /// Whether this call did it; `false`: an earlier call of this token did.
