@@ -66,8 +66,7 @@ async fn ended(request: reqwest::RequestBuilder) -> Ended {
     };
     let status = response.status();
     if !status.is_success() {
-        let after = response.headers().get(RETRY_AFTER);
-        let after = after.and_then(|after| retry_after(after.to_str().ok()?));
+        let after = response.headers().get(RETRY_AFTER).and_then(retry_after);
         return Ended::Refused(status, after);
     }
     match response.text().await {

@@ -81,8 +81,7 @@ impl Bank {
             },
             status if is_final(status.as_u16()) => Ended::Refused(status),
             status => {
-                let after = response.headers().get(RETRY_AFTER);
-                let after = after.and_then(|after| retry_after(after.to_str().ok()?));
+                let after = response.headers().get(RETRY_AFTER).and_then(retry_after);
                 Ended::NoAnswer(format!("the bank says {status}"), after)
             }
         }

@@ -7,8 +7,10 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// Reads how long another service asks to wait: seconds, or an HTTP date. `None`: it is neither, or names no time to come.
+/// A header's value of an HTTP library will do: `headers.get(RETRY_AFTER).and_then(retry_after)`.
 #[must_use]
-pub fn retry_after(value: &str) -> Option<Duration> {
+pub fn retry_after(value: impl AsRef<[u8]>) -> Option<Duration> {
+    let value = str::from_utf8(value.as_ref()).ok()?;
     let wait = match value.trim().parse() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => (UNIX_EPOCH.checked_add(since_epoch(value)?)?)
