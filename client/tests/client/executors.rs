@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pg_once::{
-    Abandoned, Acted, ActionClaim, ActionEnd, Claim, ClaimOptions, Executor, Json, MachineRow,
-    Outcome, Response, Scope, Sqlx, TestMode, Transition, Transitioned, Waker,
+    Abandoned, Acted, ActionClaim, ActionEnd, Claim, ClaimOptions, Error, Executor, Json,
+    MachineRow, Outcome, Response, Scope, Sqlx, TestMode, Transition, Transitioned, Waker,
 };
 use sqlx::{Connection, Executor as _};
 
@@ -309,6 +309,19 @@ async fn in_test_mode_an_action_and_a_completer_leave_nothing_either() {
     assert_eq!(jobs.status().await, "queued");
     assert_eq!(jobs.points().await, 100);
     assert!(scope.key("k").get(&jobs.pool).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn in_test_mode_a_teardown_leaves_nothing_either() {
+    let jobs = Jobs::guarded().await;
+    let test = begun(&jobs).await;
+    let cancel = jobs.job.cancel();
+    cancel.request(&test).await.unwrap();
+    let clean = async |_| Ok::<(), Error>(());
+    let cancelled = cancel.teardown(&test).run(clean).await.unwrap();
+    assert_eq!(cancelled.status, "cancelled");
+    test.0.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(jobs.status().await, "queued");
 }
 
 #[tokio::test]

@@ -304,6 +304,25 @@ async fn a_panic_of_the_handler_is_a_failure_of_its_event_and_of_nothing_else() 
     );
 }
 
+#[tokio::test]
+async fn a_test_may_call_a_handler_in_a_transaction_that_it_rolls_back() {
+    let (shipments, refunds, handler) = half_done().await;
+    let subscriber = shipments.default_subscriber();
+    let mut client = pool().get().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let taken = subscriber.take(&transaction, 10, None).await;
+    let event = &taken.unwrap().unwrap().events[0];
+    let failure = handler.deliver(event).await.unwrap_err();
+    let dead = handler.dead(&transaction, event, &failure);
+    dead.await.unwrap();
+    let refunds = refunds.default_subscriber();
+    assert_eq!(refunds.peek(&transaction, 10).await.unwrap().len(), 1);
+    transaction.rollback().await.unwrap();
+    assert_eq!(refunds.peek(&client, 10).await.unwrap().len(), 0);
+    let event = subscriber.peek(&client, 10).await.unwrap().remove(0);
+    assert_eq!((event.state.as_str(), event.attempt), ("ready", 1));
+}
+
 /// What becomes of a callback before it has done its part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
