@@ -7,12 +7,11 @@ use crate::place::{Place, free_port};
 use crate::programs::run;
 use crate::race::{Lsn, poll_async};
 
-/// Flushes everything that was written so far, and says where the log then ends. A commit that waits for its flush also
-/// flushes earlier commits that did not wait.
+/// Commits a message, which flushes everything that was written before it, and answers where the log then ends.
 const FLUSHED: &str = "\
 select pg_catalog.pg_logical_emit_message(true, 'pg_once_tests', '')";
 
-/// Where a cluster keeps its log, in its directory.
+/// Where a cluster archives its WAL, in its directory.
 const ARCHIVE: &str = "archive";
 
 impl Cluster {

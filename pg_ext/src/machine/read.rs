@@ -313,7 +313,7 @@ impl<'a> Object<'a> {
             Some(other) => {
                 let kind = kind_of(other);
                 let problem =
-                    format!("must be {what}, or an object of those by requester, not {kind}");
+                    format!("must be {what}, or one per requester in an object, not {kind}");
                 self.fault(name, problem);
                 return BTreeMap::new();
             }

@@ -184,7 +184,7 @@ async fn a_member_of_the_wrong_type_is_one_fault() {
         ! refund.undecided: must be a text, a number or a boolean, not an object
         # the success, a list
         /steps/0/successful_state = ["done"]
-        ! steps[0].successful_state: must be a status, or an object of those by requester, not a list
+        ! steps[0].successful_state: must be a status, or one per requester in an object, not a list
         # the success of nobody
         /steps/0/successful_state = {}
         ! steps[0].successful_state: names no requester ("*": any)"#;

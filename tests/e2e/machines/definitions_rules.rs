@@ -21,7 +21,7 @@ async fn rule_1_a_claim_state_is_a_pair_of_texts() {
         ! steps[0].claim_state: must be a pair of texts, [claim_into, revert_to] (rule 1)
         # a text for any requester
         /steps/0/claim_state = "running"
-        ! steps[0].claim_state: must be [claim_into, revert_to], or an object of those by requester, not a text"#;
+        ! steps[0].claim_state: must be [claim_into, revert_to], or one per requester in an object, not a text"#;
     cases(&play, table).await;
 }
 

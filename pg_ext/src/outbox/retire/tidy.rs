@@ -1,4 +1,4 @@
-//! Deletes copies that no subscriber needs any more, and old batches with their receipts and failed attempts.
+//! Deletes copies of events that no subscriber needs any more, and old batches with their receipts and failed attempts.
 
 use super::need::{self, EventPlace, Needs, place, place_arrays};
 use crate::clock;
@@ -27,8 +27,8 @@ const DELETE_KEPT: &CStr = c"
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
 // $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time (tokens of old batches are below it;
-// with once.fake_now the largest bigint), $5 the most redelivered events. The last part of a lane stores where the lane
-// is, so its batch stays. A batch is deleted whole, under the lock of its head (batch.rs): a part of it would look
+// with once.fake_now the largest bigint), $5 the most redelivered events. The last row of a lane stores how far it is
+// read; its batch stays. A batch is deleted whole, under the lock of its head (batch.rs): a part of it would look
 // open. The failed attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered`
 // set.
 const BATCHES: &CStr = c"
@@ -104,7 +104,7 @@ static BATCHES_OVER: Kept = Kept::new(
     &[TIMESTAMPTZOID, INT8OID, INT8OID, INT8OID, INT8OID],
 );
 
-/// Deletes copies that no subscriber needs any more.
+/// Deletes copies of events that no subscriber needs any more.
 pub fn kept(max: i64) -> Result<Swept> {
     let found = unneeded(max as usize)?;
     if found.is_empty() {

@@ -43,7 +43,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
 
     /**
      * One transaction: the recovery point moves, and writes makes the phase's own. Repeated until it is answered.
-     * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; Key.run goes on behind it.
+     * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; Key.run continues after it.
      * Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
      */
     public void phase(Database database, String point, String state, Database.Work<?> writes) {

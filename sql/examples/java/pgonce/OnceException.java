@@ -43,7 +43,7 @@ public class OnceException extends RuntimeException {
         TeardownIncomplete(SQLException cause) { super(cause); }
     }
 
-    /** ON006: an earlier transaction has done it: roll back and go on behind it (Key.run claims again). */
+    /** ON006: an earlier transaction has done it: roll back and continue after it (Key.run claims again). */
     public static class AlreadyDone extends OnceException {
         AlreadyDone(SQLException cause) { super(cause); }
     }

@@ -25,7 +25,7 @@ export class InvalidDefinition extends OnceError {}
 export class UncoveredClaimState extends OnceError {}
 /** ON005: refund and clean up first. */
 export class TeardownIncomplete extends OnceError {}
-/** ON006: an earlier transaction has done it: roll back and go on behind it (run claims again). */
+/** ON006: an earlier transaction has done it: roll back and continue after it (run claims again). */
 export class AlreadyDone extends OnceError {}
 /** ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools. */
 export class WrongShard extends OnceError {}

@@ -61,7 +61,7 @@ export class Lease {
 
   /**
    * One transaction: the recovery point moves, and writes makes the phase's own. Repeated until it is answered.
-   * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` goes on behind it.
+   * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after it.
    * Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
    */
   async phase(pool, point, state, writes) {

@@ -3,12 +3,12 @@
     app.add_middleware(Idempotency, pool=pool, user=lambda scope: scope["state"]["user"])
 
 A request with the header is claimed before the application sees it, and its answer is stored when the application has
-returned. What the application writes commits with the answer only where it stores the answer in its own transaction:
+returned. The application's writes commit with the answer only if it stores the answer in its own transaction:
 
     await current(request).complete(session, 201, body)
 
-Else a process that dies between the two runs the request again: fine where the writes are conditional, or nothing but
-a foreign call with a derived key.
+Else, if the process dies between the two, a retry runs the request again: fine for conditional writes, or for one
+foreign call with a derived key.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LEASE = "pg_once.lease"
 BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
-# Of this very response, or made anew for each: not of the answer.
+# They belong to one response only, so they are not stored.
 NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding"}
 # Sent with the first answer, and never replayed.
 ONLY_FIRST = {"set-cookie"}
@@ -48,11 +48,11 @@ def current(request: Any) -> Lease:
 
 
 class Idempotency:
-    """user: who is authenticated, of the ASGI scope; never a value that the client can choose. None is 401.
+    """user: gives the authenticated user of an ASGI scope, never a value that a client chose. None is 401.
 
     name: the pg_once scope, or a function of the ASGI scope. Method, path and query belong to the request, so a key
     that comes again on another path is 422.
-    required: a request without the header is 400; else it passes through, without once-ness.
+    required: whether a request without the header is 400; if not, it passes through unkeyed.
     wait: seconds for which a duplicate waits for the first one's answer; without it the duplicate is 409.
     longest_wait: the most that a client may ask for itself, by `Prefer: wait=5`.
     """
@@ -117,7 +117,7 @@ class Idempotency:
         if lease.answers:
             if answer.status < 500:
                 return lease.answers[0]
-            # Its COMMIT may have failed, or not: once the key is given back, the next claim tells.
+            # Its COMMIT may have failed, or not: once the key is released, the next claim tells.
             raise Unavailable("the application failed after it had stored its answer")
         if answer.status >= 500 or answer.status in NOT_FINAL:
             after = retry_after(answer.headers.get("retry-after"))
@@ -193,7 +193,7 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 def _request(scope: Scope, body: bytes) -> tuple[str | None, bytes | None]:
-    """What must be equal: as JSON where the body is JSON, so that spelling does not count; else a fingerprint."""
+    """The parts of a request that must be equal in a retry: as JSON if the body is JSON, else as a fingerprint."""
     target = [scope["method"], scope["path"], scope.get("query_string", b"").decode("latin-1")]
     try:
         text = body.decode()

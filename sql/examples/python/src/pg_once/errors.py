@@ -42,7 +42,7 @@ class TeardownIncomplete(OnceError):
 
 
 class AlreadyDone(OnceError):
-    """ON006: an earlier transaction with this token has done it. Roll back, and go on behind that call."""
+    """ON006: an earlier transaction with this token has done it. Roll back, and continue after that call."""
 
     repeated = False  # whether it was an earlier try of this very call, whose answer was lost
 
@@ -79,7 +79,7 @@ _BY_SQLSTATE: dict[str, type[OnceError]] = {
     "ON007": WrongShard,
     # Serialization failure, deadlock, lock not available.
     **dict.fromkeys(("40001", "40P01", "55P03"), Conflict),
-    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a pooler behind a move.
+    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a stale pooler (3D000).
     **dict.fromkeys(("40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300", "3D000"), Unavailable),
 }
 _BY_CLASS: dict[str, type[OnceError]] = {"08": Unavailable, "22": InvalidArgument}

@@ -193,7 +193,7 @@ class Lease:
     def phase(self, point: str, state: Document, writes: Callable[[Any], Any]) -> Flow[None]:
         """One transaction: the recovery point moves, and writes(conn) makes the phase's own. Until it is answered.
 
-        AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` goes on behind it.
+        AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after it.
         Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
         """
 
