@@ -1,4 +1,4 @@
-//! Owns how requests and responses are stored, and the way back, in the form of the Python package's middleware.
+//! Owns the stored form of requests and responses, and how a stored response is sent again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::{Done, Failure, Json, Outcome};
 
 /// A stored header of ours: the body is no JSON.
 const BASE64: &str = "pg-once-base64";
-/// A handler's result, on its way through the extensions of a response, which must be cloneable.
+/// A handler's result, on its way through the extensions of a response. They must be cloneable.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Option<Outcome>>>);
 
@@ -33,7 +33,7 @@ pub(super) fn request(request: &Request<Bytes>) -> Json {
     Json::from_text(format!(r#"{{"target": {target}, "{name}": {body}}}"#))
 }
 
-/// What a response means for the key, and the response if it is the handler's own.
+/// How the key ends; and the response, unless a `Done` or `Failure` made it.
 pub(super) async fn end_of<R: Body>(
     mut response: Response<R>,
 ) -> (Result<Done, Failure>, Option<Response<Bytes>>) {

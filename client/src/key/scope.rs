@@ -37,7 +37,7 @@ pub struct Abandoned {
     pub lease: Lease,
     /// The request, if the scope keeps it.
     pub request: Option<Json>,
-    /// The number of its shard, from a completer over all of them.
+    /// The number of its shard; set by a completer over shards.
     pub shard: Option<usize>,
 }
 

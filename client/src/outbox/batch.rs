@@ -45,7 +45,7 @@ pub struct Event {
     pub headers: Option<Json>,
     /// When it was emitted.
     pub emitted_at: SystemTime,
-    /// The number of its shard, from a worker over all of them.
+    /// The number of its shard; set by a worker over shards.
     pub shard: Option<usize>,
 }
 
@@ -190,8 +190,8 @@ impl Subscriber {
 
     /// Acks one event in the transaction of its handler's writes: both are committed, or neither. The handler
     /// returns the answer, so that its [worker](Subscriber::worker) acks only the other events. Ack before you write
-    /// keys, machine rows, or what `dead` writes, because batches are locked first; and commit soon, since the
-    /// batch's other acks and its heartbeat wait. If the answer of the commit is lost, the handler may fail or run
+    /// keys, machine rows or rows that `Deliver::dead` writes: batches are locked first. Commit soon: the batch's
+    /// other acks and its heartbeat wait. If the answer of the commit is lost, the handler may fail or run
     /// its transaction again: the worker sees that the event is acked.
     ///
     /// ```

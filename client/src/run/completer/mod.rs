@@ -1,7 +1,7 @@
 //! Owns the completer: it finishes requests whose client never retried.
 //!
 //! Invariant: it takes no more keys than it has free handlers, so every key that it holds is worked on at
-//! once; over shards, one key of a shard that comes back may wait. A request that fails does not stop the others.
+//! once; over shards, one key of a shard that was unreachable may wait. A request that fails does not stop the others.
 //! Many completers may work in one scope at once: each key goes to one of them.
 
 mod request;
@@ -67,8 +67,8 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
 
     /// Takes abandoned keys and finishes their requests, until `shutdown` completes.
     ///
-    /// - A key is abandoned if it was released and is due, or if its lease expired; after its first lease, the sweep
-    ///   `key_abandon` must have found it. `handler` gets its lease and its stored request, and works like the request path:
+    /// - A key is abandoned if it was released and is due, or if its lease expired. The sweep `key_abandon` finds it
+    ///   after its first lease. `handler` gets its lease and its stored request, and works like the request path:
     ///   it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and its result ends
     ///   the key as in [`Runner::run`](crate::Runner::run).
     /// - A request that fails, or whose handler panics, is released with a backoff, unless
@@ -137,11 +137,11 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ) -> Result<(), Error> {
         let mut intake = self.pace.intake(&self.scope, shared.shard, &shared.stage);
         loop {
-            // A fresh holder for each take, so that a repeated take after a lost answer gets the same keys.
+            // One holder for a take and its retries: a retry after a lost answer gets the same keys.
             let holder = Uuid::new_v4().to_string();
             let (exec, lease) = (&shared.exec, self.pace.lease);
             let ask = || {
-                // Its slot, and the free ones, which are no shard's own.
+                // Its slot, and the free ones; all shards share the handlers.
                 let others = shared.slots.available_permits().min(LARGEST_TAKE - 1);
                 let free = 1 + shared.shard.map_or(others, |_| 0);
                 let free = i32::try_from(free).unwrap_or(i32::MAX);

@@ -30,8 +30,8 @@ pub use runner::JobRunner;
 ///    action, and [`result`](Job::result) gives other columns of the row.
 ///
 /// Insert an item's row, with the name of its artifact, before the work on it; otherwise the artifact of a worker that
-/// died is orphaned. Attempts that use the same name would delete each other's artifacts. So put the action's token
-/// ([`Action::token`]) into the name, inside something that the item's row names, such as a directory.
+/// died is orphaned. Attempts that use the same name would delete each other's artifacts. So let the
+/// item's row name a directory, and use the token ([`Action::token`]) as the artifact's name in it.
 ///
 /// Implement the methods as `async fn`.
 pub trait Job: Send + Sync {
@@ -55,7 +55,7 @@ pub trait Job: Send + Sync {
         item: &Self::Item,
     ) -> impl Future<Output = Result<Self::Made, JobFailure>> + Send;
 
-    /// Records that the item is done: first the item, then its cost. After a lost race this runs again, in a new
+    /// Marks the item as done, then charges for it, in this order. After a lost race this runs again, in a new
     /// transaction.
     fn save(
         &mut self,

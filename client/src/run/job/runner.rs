@@ -127,7 +127,7 @@ impl JobRunner<'_> {
 
     /// [`JobRunner::run`], but the job is stopped when `stop` completes: [`Job::discard`] deletes the artifacts of
     /// the present item, and the row is released ([`JobOutcome::Released`]). Any future is a stop signal, such
-    /// as a token's `cancelled_owned()`.
+    /// as a `CancellationToken`'s `cancelled_owned()`.
     ///
     /// # Errors
     /// As [`JobRunner::run`].
