@@ -27,6 +27,7 @@ COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the ma
 -- (a row of more than 800 bytes changes reap_stage). fillfactor leaves room for the new version on the row's page:
 -- measured with 90, 97 to 100 % of the updates are HOT; with 60, 98.6 to 100 %, but the table is half as large again.
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
+-- The time of a UUIDv7 or ULID at the end of the key replaces the first four, so that new rows share few index pages.
 -- key_advance, key_extend, key_complete and key_abort write look_at only in lane 1, or to make the lease end earlier.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
@@ -79,7 +80,7 @@ COMMENT ON COLUMN once.key.reap_stage IS '0: deleted as a whole by key_reap; 1: 
 COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no, 1 in the transaction that wrote this row, 2 in an earlier one.';
-COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8.';
+COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 are the first 32 of its 48 bits of time.';
 COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
 COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
 COMMENT ON COLUMN once.key.recovery_point IS 'Where the next attempt goes on: the point of the last key_advance; "started" before the first.';

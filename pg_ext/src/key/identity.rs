@@ -13,14 +13,20 @@ pub struct KeyId([u8; 16]);
 
 impl KeyId {
     /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so two pairs never give the same
-    /// input.
+    /// input. If the key ends in a UUIDv7 or a ULID, the first four bytes are its time, so that the keys of a minute
+    /// stand in the same few pages of the index.
     pub fn hashed(scope: &[u8], key: &[u8]) -> KeyId {
+        let key = utf8(key);
         let digest = Sha256::new()
             .chain_update(utf8(scope))
             .chain_update([0])
-            .chain_update(utf8(key))
+            .chain_update(&key)
             .finalize();
-        KeyId(first_16(&digest))
+        let mut id = first_16(&digest);
+        if let Some(time) = time_of_uuid(&key).or_else(|| time_of_ulid(&key)) {
+            id[..4].copy_from_slice(&time.to_be_bytes());
+        }
+        KeyId(id)
     }
 
     pub fn bytes(&self) -> &[u8; 16] {
@@ -29,8 +35,34 @@ impl KeyId {
 
     /// 64 bits for the try-lock.
     pub fn lock_hash(&self) -> u64 {
-        first_64_bits(&self.0)
+        first_64_bits(&self.0[8..])
     }
+}
+
+/// The time of the UUID of version 7 at the end of a key, in units of 2^16 ms (RFC 9562).
+fn time_of_uuid(key: &[u8]) -> Option<u32> {
+    let uuid = key.last_chunk::<36>()?;
+    let fits = |(i, b): (usize, &u8)| match i {
+        8 | 13 | 18 | 23 => *b == b'-',
+        14 => *b == b'7',
+        _ => b.is_ascii_hexdigit(),
+    };
+    let hex = std::str::from_utf8(&uuid[..8]).ok()?;
+    let is_v7 = uuid.iter().enumerate().all(fits);
+    u32::from_str_radix(hex, 16).ok().filter(|_| is_v7)
+}
+
+/// The time of the ULID at the end of a key, in units of 2^16 ms: in Crockford's base 32 its first ten digits are
+/// milliseconds.
+fn time_of_ulid(key: &[u8]) -> Option<u32> {
+    let ulid = key.last_chunk::<26>()?;
+    let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    let mut time = 0;
+    for (i, byte) in ulid.iter().enumerate() {
+        let digit = digits.iter().position(|d| d == byte)? as u64;
+        time = if i < 7 { time << 5 | digit } else { time };
+    }
+    u32::try_from(time >> 1).ok()
 }
 
 /// The idempotency key that a step sends to the other side: "once-" and 64 hex digits of

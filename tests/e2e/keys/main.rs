@@ -6,6 +6,7 @@
 mod abandoned;
 mod bad_input;
 mod fingerprints;
+mod ids;
 mod inspect;
 mod intake;
 mod ledger;
