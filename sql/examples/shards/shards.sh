@@ -184,14 +184,16 @@ homes() { # pooler
         index(names, " " $at["name"] " ") { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
 }
 
+# Afterwards the log is flushed, with all that clients have committed before: with synchronous_commit = off, the end of
+# the log that the steps wait for would lack their last commits.
 rename() { # cluster, from, to
-    local round
+    local round command="SET synchronous_commit = local; ALTER DATABASE \"$2\" RENAME TO \"$3\""
     for round in 1 2 3 4 5; do
-        if sql "$1" postgres "ALTER DATABASE \"$2\" RENAME TO \"$3\"" 2>/dev/null; then return; fi
+        if sql "$1" postgres "$command" 2>/dev/null; then return; fi
         end_sessions "$1" "$2"
         sleep "0.$round"
     done
-    sql "$1" postgres "ALTER DATABASE \"$2\" RENAME TO \"$3\""
+    sql "$1" postgres "$command"
 }
 end_sessions() { ask "$1" postgres "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '$2'" >/dev/null; }
 allow() { ask "$1" postgres "ALTER DATABASE \"$2\" ALLOW_CONNECTIONS $3"; }

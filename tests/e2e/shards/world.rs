@@ -68,6 +68,9 @@ impl World {
     pub async fn prepare() -> Option<World> {
         let cluster = Cluster::builder()
             .setting("wal_level", "logical")
+            // A move must flush what clients have committed. (The long form kills the source, which may lose it.)
+            .setting("synchronous_commit", if is_long() { "on" } else { "off" })
+            .setting("wal_writer_delay", "1s")
             .setting(RETRY.0, RETRY.1)
             .launch()
             .unwrap();
