@@ -49,6 +49,8 @@ pub struct Clients {
     http: Client<HttpConnector, Full<Bytes>>,
     fronts: Arc<[SocketAddr]>,
     waits: Waits,
+    /// What they ask of the service beside the order.
+    prefer: Option<String>,
     journal: Arc<Journal>,
 }
 
@@ -79,8 +81,17 @@ impl Clients {
             http: Client::builder(TokioExecutor::new()).build(connector),
             fronts: fronts.into(),
             waits,
+            prefer: None,
             journal,
         }
+    }
+
+    /// Such clients, but ready to wait so many seconds where the same request is in progress.
+    pub fn ready_to_wait(&self, seconds: u64) -> Self {
+        let mut waiting = self.clone();
+        waiting.waits.answer += Duration::from_secs(seconds);
+        waiting.prefer = Some(format!("wait={seconds}"));
+        waiting
     }
 
     /// Asks until the answer is final.
@@ -156,6 +167,9 @@ impl Clients {
             .header("content-type", "application/json");
         if let Some((user, key)) = ask.key.split_once('/') {
             request = request.header(USER, user).header("idempotency-key", key);
+        }
+        if let Some(prefer) = &self.prefer {
+            request = request.header("prefer", prefer);
         }
         let request = request.body(Full::from(ask.body.clone())).ok()?;
         let response = self.http.request(request).await.ok()?;

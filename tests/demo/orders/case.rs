@@ -207,7 +207,8 @@ impl Case {
         if self.bank == TheirMemory::LedgerOnly {
             questions.extend(proof::ledger_questions());
         }
-        questions.extend(latencies(["latency p50", "latency p99"], "'first', 'twin'"));
+        let clients = "'first', 'twin', 'waiting', 'waiting_twin'";
+        questions.extend(latencies(["latency p50", "latency p99"], clients));
         ask(owner, questions).await
     }
 }

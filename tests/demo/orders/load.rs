@@ -23,6 +23,10 @@ pub const WAITS: Waits = Waits {
     end: Duration::from_secs(20),
 };
 
+/// The two clicks of a client who is ready to wait for the answer to the other one.
+const WAITING: [&str; 2] = ["waiting", "waiting_twin"];
+const WAIT_SECONDS: u64 = 1;
+
 /// The whole load, until every client has its final answer or has gone.
 pub async fn run(clients: &Clients, orders: &[Order], crashes: &[&Crashes], progress: &Progress) {
     let serve = |order: &Order| {
@@ -63,11 +67,15 @@ async fn serve(clients: &Clients, order: &Order) {
         Manner::Plain => {
             clients.insist(&first, &mut rng).await;
         }
-        Manner::Twice => {
+        Manner::Twice { waits } => {
             let mut other_rng = StdRng::seed_from_u64(order.seed ^ 1);
-            let twin = ask(order, "twin");
+            let (clients, names) = match waits {
+                true => (clients.ready_to_wait(WAIT_SECONDS), WAITING),
+                false => (clients.clone(), ["first", "twin"]),
+            };
+            let [one, twin] = names.map(|name| ask(order, name));
             tokio::join!(
-                clients.insist(&first, &mut rng),
+                clients.insist(&one, &mut rng),
                 clients.insist(&twin, &mut other_rng)
             );
         }

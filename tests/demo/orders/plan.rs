@@ -12,8 +12,10 @@ use serde_json::json;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     Plain,
-    /// Sends the same request twice at once.
-    Twice,
+    /// Sends the same request twice at once; perhaps it asks to wait where the other one is in progress.
+    Twice {
+        waits: bool,
+    },
     /// Uses the key again, later, for another order.
     OtherBody,
     /// Hangs up in the middle of its first request and never comes back.
@@ -99,7 +101,7 @@ fn order(rng: &mut StdRng, window: Duration, customers: u32) -> Order {
         amount_cents: rng.random_range(150..25_000),
         starts: window.mul_f64(rng.random()),
         manner: match rng.random_range(0..100) {
-            0..6 => Manner::Twice,
+            click @ 0..6 => Manner::Twice { waits: click < 3 },
             6..10 => Manner::OtherBody,
             10..13 => Manner::GivesUp {
                 after: Duration::from_micros(rng.random_range(1_000..25_000)),
@@ -132,7 +134,10 @@ mod tests {
         let orders = plan(80, Duration::from_secs(1), CUSTOMERS, 20);
         let has = |wanted: fn(&Manner) -> bool| orders.iter().any(|order| wanted(&order.manner));
         assert!(has(|manner| *manner == Manner::Plain));
-        assert!(has(|manner| *manner == Manner::Twice));
+        for waits in [false, true] {
+            let twice = Manner::Twice { waits };
+            assert!(orders.iter().any(|order| order.manner == twice));
+        }
         assert!(has(|manner| *manner == Manner::OtherBody));
         assert!(has(|manner| matches!(manner, Manner::GivesUp { .. })));
         assert!(has(|manner| *manner == Manner::Leaves));

@@ -60,7 +60,20 @@ pub fn key_questions() -> Vec<Question> {
             "\n  and exists (select from orders o where o.idempotency_key = a.key and o.made_by = '{who}')"
         )
     };
+    let double = |name, which: &str| question(name, Want::Any, format!("{DOUBLE_CLICKS}{which}"));
     vec![
+        double(
+            "double clicks told 409 with Retry-After",
+            "client in ('first', 'twin') and outcome = 'in_progress'",
+        ),
+        double(
+            WAITED,
+            "client in ('waiting', 'waiting_twin') and outcome = 'replayed'",
+        ),
+        double(
+            "... told 409 when they had waited",
+            "client in ('waiting', 'waiting_twin') and outcome = 'in_progress'",
+        ),
         abandoned("requests abandoned by their client", ""),
         abandoned("... that had not arrived anywhere", NO_TRACE),
         abandoned("... that went on without it", &made_by("request")),
@@ -83,6 +96,14 @@ pub fn key_questions() -> Vec<Question> {
         ),
     ]
 }
+
+/// How the first request of a click ended; only a double click can find its request in progress or done.
+const DOUBLE_CLICKS: &str = "\
+select count(*) from (select distinct on (key, client) client, outcome from saw order by key, client, sent_s) click
+where ";
+
+/// The row that waiting is measured by.
+pub const WAITED: &str = "double clicks that waited for the answer";
 
 /// The row that the completer is measured by.
 pub const BY_COMPLETER: &str = "... finished by the completer";

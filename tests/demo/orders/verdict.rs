@@ -3,7 +3,7 @@
 //! Invariant: as the verdict of all says: no, unless the numbers are right and the trouble happened.
 
 use super::case::TheirMemory;
-use super::proof::{BY_COMPLETER, DEAD_AND_NOT_THERE, DEAD_BUT_THERE, DIFFERENCES};
+use super::proof::{BY_COMPLETER, DEAD_AND_NOT_THERE, DEAD_BUT_THERE, DIFFERENCES, WAITED};
 use crate::journal::Outcome;
 use crate::outside::line::{Fate, Kind, Line};
 use crate::outside::{count, fated};
@@ -41,14 +41,15 @@ pub fn faults(
             (("a difference from the bank's ledger", differences), 0)
         }
     };
-    let left_behind = match kills {
-        0 => 1, // too short for it to be sure
-        _ => said(BY_COMPLETER),
+    let [left_behind, waited] = match kills {
+        0 => [1, 1], // too short for them to be sure
+        _ => [BY_COMPLETER, WAITED].map(said),
     };
     let mut happened = vec![
         ("a terminated backend", run.trouble.backends_terminated),
         saved,
         ("an order that the completer finished", left_behind),
+        ("a double click that waited for the answer", waited),
         ("a mismatch (422)", trouble.saw(Outcome::Mismatched)),
         (
             "an answer \"in progress\" (409)",
