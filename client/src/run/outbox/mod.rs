@@ -167,18 +167,16 @@ impl OutboxWorker {
     ) -> Result<(), Error> {
         // Read once, for each take and for the heartbeat. This question has an intake of its own, because a standby can
         // answer it but gives no events.
-        let intake = || {
-            self.pace
-                .intake(&self.subscriber, shared.shard, &shared.stage)
-        };
-        let ask = || self.subscriber.granted_lease(&shared.exec, self.pace.lease);
+        let (pace, subscriber) = (&self.pace, &self.subscriber);
+        let intake = || pace.intake(subscriber, shared.shard, &shared.stage);
+        let ask = || subscriber.granted_lease(&shared.exec, pace.lease);
         let mut asking = intake();
         let Some((_, _, lease)) = asking.ask(&shared.slots, ask).await? else {
             return Ok(());
         };
         let mut intake = intake();
         loop {
-            let take = || self.subscriber.take(&shared.exec, self.batch, Some(lease));
+            let take = || subscriber.take(&shared.exec, self.batch, Some(lease));
             let found = intake.find(&shared.slots, take, |batch| batch).await?;
             let Some((since, slot, mut batch)) = found else {
                 return Ok(());
