@@ -39,20 +39,20 @@ pub(super) async fn until_told<F>(
 where
     F: Future<Output = Result<(), Error>>,
 {
-    let (mut work, mut said): (Vec<_>, _) = (loops.map(Box::pin).collect(), Ok(()));
+    let (mut work, mut failed): (Vec<_>, _) = (loops.map(Box::pin).collect(), None);
     let mut all = pin!(poll_fn(|context| {
         work.retain_mut(|each| {
             let Poll::Ready(ended) = each.as_mut().poll(context) else {
                 return true;
             };
-            if ended.is_err() {
+            if let Err(error) = ended {
                 stage.send_replace(Stage::Finish);
+                failed.get_or_insert(error);
             }
-            said = std::mem::replace(&mut said, Ok(())).and(ended);
             false
         });
         match work.is_empty() {
-            true => Poll::Ready(std::mem::replace(&mut said, Ok(()))),
+            true => Poll::Ready(failed.take().map_or(Ok(()), Err)),
             false => Poll::Pending,
         }
     }));

@@ -74,7 +74,10 @@ impl Subscriber {
     /// # let shutdown = tokio::time::sleep(std::time::Duration::from_millis(300));
     /// let shards = Shards::new([pool])?; // a pool for each
     /// let worker = topic.default_subscriber().worker_over(&shards);
-    /// let handler = |event: Event| async move { Ok(assert_eq!(event.shard, Some(0))) };
+    /// let handler = |event: Event| async move {
+    ///     assert_eq!(event.shard, Some(0));
+    ///     Ok(())
+    /// };
     /// assert_eq!(worker.run(shutdown, handler).await?.delivered, 1);
     /// # Ok(()) }) }
     /// ```
