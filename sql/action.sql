@@ -122,7 +122,7 @@ COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
 CREATE FUNCTION once.action_expire(machine text, id text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row. Until then a holder that is alive may write; after it the holder gets ON001. A row whose revert failed and was deferred is tried again by the next sweep. false: no lease is alive and nothing is deferred. Waits for a transaction that has the lease locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; after it the holder gets ON001. A row whose revert failed and was deferred is tried again by the next sweep. false: no lease is alive and nothing is deferred. Waits for a transaction that has the lease locked.
 Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the machine's owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.action_expire(machine text, id "any")
