@@ -142,7 +142,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), the last error, and in next a sentence on what happens next and by whom. attempts: claims of this step since the row last finished an action. Without a lease its columns are NULL; no row for a missing id. Ignores owners and rights on the table; never shows a token. Writes nothing.
+$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), and the last error. next: what happens next, and by whom. attempts: claims of this step since the row last finished an action. Without a lease, holder, claimed_at and lease_left are NULL; a missing id has no row. Ignores owners and rights on the table; never shows a token. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(

@@ -122,7 +122,7 @@ CREATE FUNCTION once.cancel_finish(
     OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, text, json) IS
-$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items: with the guard on, it waits for all writers of the row's items; with the guard off, it misses open changes.
+$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items. It waits for all writers of the row's items; with the guard off, it does not, and misses uncommitted changes.
 Errors: ON005 an item is undecided or the last pass is not confirmed; ON002 as cancel_refund; 42704 no such machine; 40P01, 55P03, 40001: run the whole transaction again.$$;
 
 CREATE FUNCTION once.cancel_finish(

@@ -1,7 +1,7 @@
 //! Owns the errors of this crate, and what to do about each.
 //!
-//! Invariant: every question about an error is answered from its SQLSTATE, in the one `match` of
-//! [`kind_of_sqlstate`], never from its text.
+//! Invariant: a server's error is judged by its SQLSTATE, in the one `match` of
+//! [`kind_of_sqlstate`], never by its text.
 
 use std::error::Error as StdError;
 use std::io;
@@ -56,8 +56,8 @@ type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 pub enum Kind {
     /// `ON001`: the lease is lost. Stop, and undo the effects outside, unless the hint says to look first.
     LeaseLost,
-    /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back the writes beside that
-    /// write, and go on after it: claim again, or read the stored state. If the call was alone in its transaction and
+    /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back this
+    /// transaction, and go on after that write: claim again, or read the stored state. If the call was alone in its transaction and
     /// its answer was lost, this is success.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was

@@ -7,7 +7,7 @@ use crate::place::{Place, free_port};
 use crate::programs::run;
 use crate::race::{Lsn, poll_async};
 
-/// Commits a message, which flushes everything that was written before it, and answers where the log then ends.
+/// Commits a message, which flushes everything that was written before it.
 const FLUSHED: &str = "\
 select pg_catalog.pg_logical_emit_message(true, 'pg_once_tests', '')";
 

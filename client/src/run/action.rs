@@ -61,8 +61,8 @@ pub enum Acted {
         /// Why.
         error: String,
     },
-    /// Another holder has the lease, or the lease could not be kept alive; nothing was written. Delete what the work
-    /// made outside the database, unless an earlier run may have finished the action long ago: look at the row first.
+    /// Another holder has the lease, or the lease could not be kept alive; nothing was written. Look at the row
+    /// first: an earlier run may have finished the action. If not, delete what the work made outside the database.
     LeaseLost,
 }
 
@@ -106,7 +106,8 @@ impl ActionRunner {
     /// - The work gets the lease and an open transaction. It writes there, and returns other columns of the row
     ///   to set. The runner finishes the action in that transaction and commits.
     /// - Foreign calls come before the first statement: until then the transaction holds no lock. Call them with
-    ///   a key that stays the same when the work runs again, such as the row's id and its version.
+    ///   a key that stays the same until the action has finished: the row's id, and what only a finish changes, such
+    ///   as a count. (Each move changes the version, also a claim and its revert.)
     /// - When the [lease](Self::lease) is lost, the work is stopped ([`Acted::LeaseLost`]).
     /// - When the database fails, the work runs again in a new transaction under the same lease, up to
     ///   [`Backoff::tries`](crate::Backoff::tries) times. If only the answer of the commit was lost (`ON006`), the

@@ -1,5 +1,5 @@
-//! Batches whose lease expired are put back. A take puts back the batches of its lane, the sweep task outbox_requeue
-//! the batches of all subscribers.
+//! Batches whose lease expired are put back. A take puts back those of its lane; the sweep task outbox_requeue puts
+//! back those of all subscribers.
 //!
 //! An event that was alone in its batch has failed once more. In a larger batch any of the events may have killed the
 //! worker. So all of them return uncounted, as suspects, and a take hands out one suspect alone.

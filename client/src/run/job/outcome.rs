@@ -23,7 +23,7 @@ impl JobFailure {
     }
 }
 
-/// The failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)): a release, whatever it says. The next
+/// The failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)): a release, except for `Failure::Error`. The next
 /// claim makes the call again, so its key must be one by which the other side dedupes.
 impl From<Failure> for JobFailure {
     fn from(failure: Failure) -> Self {

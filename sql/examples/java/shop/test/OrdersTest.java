@@ -34,7 +34,7 @@ import shop.Orders;
 
 /** One order and one charge, whatever dies or gets lost. */
 final class OrdersTest {
-    /** From reading the order to the COMMIT with the answer; the driver sends a BEGIN with what comes after it. */
+    /** From reading the order to the last COMMIT. A BEGIN does not count: the driver sends it with the next statement. */
     private static final int STATEMENTS = 12;
     private static final String ORDER = order("tea", 700);
     private static final HttpClient HTTP = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
@@ -70,7 +70,7 @@ final class OrdersTest {
         Check.test("an answer that the bank lost is asked for again with the same key", this::lostByBank);
         Check.test("the time at which the bank wants to be asked again is passed on", this::askedLater);
         Check.test("a client that hangs up gets the answer when it comes back", this::hangUp);
-        Check.test("of two processes with one key at once one works", this::twoAtOnce);
+        Check.test("if two processes have one key at once, one works", this::twoAtOnce);
         Check.test("a crowd with one key gets one answer", this::crowd);
         for (boolean arrives : new boolean[] {false, true}) {
             String which = arrives ? "arrives" : "does not arrive";
@@ -186,7 +186,7 @@ final class OrdersTest {
         }
     }
 
-    /** Sends an order to a process that is killed at its nth statement. Whether there was one. */
+    /** Sends an order to a process that is killed at its nth statement; false: there is no nth. */
     private boolean killedAt(int nth, boolean arrives, String key) throws Exception {
         try (Proxy proxy = new Proxy(Check.URL); Program doomed = service(outside, "PG_ONCE_URL", proxy.url())) {
             proxy.cut("", nth, arrives, true);
@@ -217,7 +217,7 @@ final class OrdersTest {
             proxy.cut("COMMIT", nth, true, false);
             equal(post(program, key, ORDER).status, 201);
             // It was sent twice with one token, and refused the second time; then another claim went on.
-            // (A finished key refuses its release, too, and a heartbeat that comes late.)
+            // (After the end, a release or a late heartbeat gets ON006, too.)
             equal(Set.copyOf(proxy.refusals()), Set.of("ON006"));
             equal(proxy.count(call + "("), nth == 1 ? 3L : 2L); // the third one is the next phase's
             equal(proxy.count("key_claim("), 2L);
@@ -421,7 +421,7 @@ final class OrdersTest {
                 response.headers().firstValue("Idempotent-Replayed").isPresent(), response.body());
     }
 
-    /** A client that comes back while that can help. */
+    /** A client that retries as long as the reply has Retry-After. */
     private static Reply postUntilAnswered(Program program, String key, String body) throws Exception {
         return until("an answer", () -> {
             Reply reply = post(program, key, body);
