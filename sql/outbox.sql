@@ -91,7 +91,7 @@ COMMENT ON COLUMN once.subscriber.paused IS 'While true, a take answers no rows.
 COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot at its creation, as in once.batch.seen_to. The subscriber begins with the events that were not visible then.';
 COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
--- Which segment is written to: the one opened last (without rows: 0).
+-- Which segment is written to: the one opened last (none: 0).
 CREATE TABLE once.segment (
     segment     integer NOT NULL CONSTRAINT segment_pkey PRIMARY KEY CHECK (segment BETWEEN 0 AND 3),
     opened      bigint  NOT NULL,
@@ -101,7 +101,7 @@ CREATE TABLE once.segment (
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3, as in the table''s name (once.event_0 to once.event_3).';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
-COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id at the time when no event of the segment was needed any more. The segment may be truncated once no snapshot from before that time is left. NULL: still needed.';
+COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when every needed event had been copied to once.event_kept. The segment may be truncated once no snapshot from before that time is left. NULL: not drained.';
 COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid means something.';
 
 -- The log. Narrow and never updated; fillfactor 100.

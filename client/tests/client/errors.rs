@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use pg_once::{
-    ClaimOptions, Error, Failure, JobFailure, Kind, Response, Sqlx, Undelivered, Verdict,
-};
+use pg_once::{ClaimOptions, Error, Failure, Kind, Response, Sqlx, Undelivered, Verdict};
 
 use crate::support::{
     backend_pid, claimed, connect, connect_to, directly, fresh_key, pool, sqlx_pool_to, take_over,
@@ -133,7 +131,7 @@ async fn a_terminated_backend_is_worth_a_retry() {
 }
 
 #[test]
-fn a_failed_foreign_call_ends_an_event_or_releases_a_job() {
+fn a_failed_foreign_call_ends_an_event() {
     let after = Duration::from_secs(3);
     let retry = || Failure::retry_after("503", after);
     let (unknown, refused) = (
@@ -150,13 +148,4 @@ fn a_failed_foreign_call_ends_an_event_or_releases_a_job() {
     assert_eq!(Undelivered::from(refused()), never);
     let again = Undelivered::from(Error::TimedOut);
     assert_eq!(Undelivered::from(error()), again);
-
-    let reason = |failure: Failure| match failure.into() {
-        JobFailure::Release(reason) => reason,
-        JobFailure::Error(error) => panic!("{error}"),
-    };
-    let reasons = [retry(), unknown(), refused()].map(reason);
-    assert_eq!(reasons, ["503", "outcome unknown: silence", "refused: 402"]);
-    let error = JobFailure::from(error());
-    assert!(matches!(error, JobFailure::Error(Error::TimedOut)));
 }

@@ -21,7 +21,7 @@ const DEAD: &CStr = c"
                 ELSE pg_catalog.format('there are dead letters: topic \"%s\", subscriber \"%s\"', $1, $2) END,
            pg_catalog.format('%s%s died within the last hour, the first of all at %s',
                              $3, CASE WHEN $5 THEN ' or more' END, COALESCE($4::text, '?')),
-           pg_catalog.format('Read why with once.outbox_dead(%L, %L); once the cause is mended, once.outbox_redrive sends up to 100 of them again.', $1, $2)";
+           pg_catalog.format('Read why with once.outbox_dead(%L, %L); once the cause is mended, once.outbox_redrive sends them again (100 a call, or max).', $1, $2)";
 
 const PAUSED: &CStr = c"
     SELECT 'info', pg_catalog.format('paused: topic \"%s\", subscriber \"%s\"', t.topic, s.subscriber),

@@ -142,7 +142,9 @@ pub fn current_segment(snapshot: &Snapshot) -> Result<usize> {
             slot.column(i)
                 .map_or(0, |d: pgrx::pg_sys::Datum| d.value() as i64)
         };
-        current = current.max((number(2), number(1)));
+        if number(2) > current.0 {
+            current = (number(2), number(1));
+        }
     }
     Ok(current.1 as usize % SEGMENTS.len())
 }

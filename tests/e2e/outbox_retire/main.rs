@@ -60,7 +60,7 @@ async fn used(play: &Playground) -> String {
 }
 
 async fn current(play: &Playground) -> String {
-    play.show("select coalesce((select segment from once.segment order by opened desc, segment desc limit 1), 0)")
+    play.show("select coalesce((select segment from once.segment where opened > 0 order by opened desc limit 1), 0)")
         .await
 }
 

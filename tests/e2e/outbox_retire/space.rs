@@ -47,6 +47,11 @@ async fn segments_go_round_and_the_log_stays_small() {
 #[tokio::test]
 async fn an_old_segment_is_left_when_nobody_needs_it_and_not_before() {
     let play = open().await;
+    let emitter = play.another().await;
+    emitter.show("begin; select fill('t', 1, 9)").await;
+    retire_in_vain(&play).await;
+    assert_eq!(current(&play).await, "0", "an emit is on its way");
+    emitter.show("rollback").await;
     play.show("select fill('t', 3)").await;
     play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
         .await;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::{Cancelled, Error, Failure};
+use crate::{Cancelled, Error};
 
 /// How a part of a job failed. An item that fails for good is no failure of the job: record it in
 /// [`Job::save`](super::Job::save).
@@ -20,19 +20,6 @@ impl JobFailure {
     /// The job is released for this reason.
     pub fn release(reason: impl Display) -> Self {
         Self::Release(reason.to_string())
-    }
-}
-
-/// The failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)): a release, except for `Failure::Error`. The next
-/// claim makes the call again, so its key must be one by which the other side dedupes.
-impl From<Failure> for JobFailure {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Retry { error, .. } => Self::Release(error),
-            Failure::Unknown { reason } => Self::release(format_args!("outcome unknown: {reason}")),
-            Failure::Abort(answer) => Self::release(format_args!("refused: {}", answer.code)),
-            Failure::Error(error) => Self::Error(error),
-        }
     }
 }
 

@@ -63,7 +63,7 @@ impl Subscriber {
     /// at most 5 s apart. [`Event::shard`](crate::Event::shard) says where an event comes from. A shard that is away
     /// does not stop the others; one that refuses from the beginning ends the worker.
     ///
-    /// A batch is leased only when a handler is free for its first event. Its other events wait for handlers, leased,
+    /// A batch is leased only when a handler is free for its first event (after a failed take one batch may wait). Its other events wait for handlers, leased,
     /// beside those of the other shards: with many shards choose a small [`batch`](OutboxWorker::batch).
     ///
     /// ```

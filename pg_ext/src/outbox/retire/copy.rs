@@ -149,11 +149,10 @@ fn copy(segment: usize, events: &[EventPlace]) -> Result<i64> {
 pub fn is_old_and_mostly_not_needed(segment: usize) -> Result<bool> {
     let home = &SEGMENTS[segment];
     let table = Table::to_read(home.table)?;
-    if table.is_blank() {
-        return Ok(false);
-    }
     let snapshot = Snapshot::latest();
-    let oldest = table.scan(home.xid, &mut [], &snapshot)?.into_next();
-    let first_at = oldest.map_or(i64::MIN, |slot| Event::load(slot).i64(Col::EmittedAt));
-    Ok(clock::now_us()?.saturating_sub(first_at) >= OLD_US && !estimate(home)?.is_most)
+    let Some(oldest) = table.scan(home.xid, &mut [], &snapshot)?.into_next() else {
+        return Ok(false);
+    };
+    let age = clock::now_us()?.saturating_sub(Event::load(oldest).i64(Col::EmittedAt));
+    Ok(age >= OLD_US && !estimate(home)?.is_most)
 }
