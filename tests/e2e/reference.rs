@@ -20,7 +20,7 @@ const FUNCTIONS: &str = r"
     SELECT p.proname::text, p.prokind = 'p', p.proretset, pg_catalog.obj_description(p.oid, 'pg_proc'),
            CASE WHEN p.proargmodes IS NULL THEN pg_catalog.format_type(p.prorettype, NULL) END,
            a.inputs, a.outputs,
-           CASE WHEN pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE') THEN 'everybody'
+           CASE WHEN pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE') THEN 'whoever may use the schema `once`'
                 ELSE coalesce((SELECT 'roles of kind ' || string_agg(kind, ', ' ORDER BY kind DESC)
                                  FROM once.role_function WHERE function_name = p.proname),
                               'the extension''s owner') END

@@ -16,7 +16,8 @@ usage: shards.sh split        --from HOST:PORT --to HOST:PORT --pooler HOST:PORT
        shards.sh move-dump    --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
 
   split         Makes a new cluster of a physical copy. The databases NAME... live there afterwards, the others
-                stay. Run it on the new machine, as the OS user of the server.
+                stay. Run it on the new machine, as the OS user of the server. pg_hba.conf at --from must let that
+                machine in for replication.
   move-logical  Moves a database by logical replication, also to a newer major version. Needs wal_level = logical;
                 change no table until it is done.
   move-dump     Moves a database by dump and restore.
@@ -33,7 +34,7 @@ PgBouncer, one after another; then about a second (split, move-logical), or as l
                        in it, since a new file takes the place of the old one
   --data DIR           split: the new cluster's data directory; it must not be there
   --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
-  --patience SECONDS   how long the pause waits for open transactions, before their sessions are ended (5)
+  --patience SECONDS   how long the pause waits for open transactions in each database, at each PgBouncer (5)
   --yes                go on without a question
 
 HOST may be the directory of a socket. The user is PGUSER, a superuser of both clusters and one of PgBouncer's
@@ -98,7 +99,9 @@ if [ "$COMMAND" = split ]; then
 elif [ "${#NAMES[@]}" -gt 1 ]; then
     die "$COMMAND moves one database at a time"
 fi
-NAME=${NAMES[0]} PUBLICATION=pg_once_move
+NAME=${NAMES[0]} PUBLICATION=pg_once_move SLOT=pg_once_split_${TO##*:}
+# A slot's name has no capitals and no hyphens.
+REPLICATION=${PUBLICATION}_$(tr 'A-Z-' 'a-z_' <<<"$NAME")
 LIST=$(printf "'%s'," "${NAMES[@]}")
 LIST=${LIST%,}
 export PGCONNECT_TIMEOUT=${PGCONNECT_TIMEOUT:-10}
@@ -110,6 +113,7 @@ split) STEPS=(check copy start follow pause fence promote names map resume close
 move-logical) STEPS=(check twin subscribe copy analyze pause fence drain finish arrive map resume close) ;;
 move-dump) STEPS=(check pause fence carry arrive map resume close) ;;
 esac
+case $COMMAND in split) PROGRAMS=(pg_basebackup pg_ctl pg_isready) ;; *) PROGRAMS=(pg_dump pg_restore) ;; esac
 NUMBER=0 STEP='' CLIENTS_WAIT='' REPORTER=''
 
 # Says what the next step does, and waits for a yes. Nobody is asked while clients wait.
@@ -123,8 +127,9 @@ step() {
     [ "$answer" = yes ] || die "not done: step $NUMBER, $STEP"
 }
 
+# In a trap a bare return would return the script's own status.
 end_report() {
-    if [ -z "$REPORTER" ]; then return; fi
+    if [ -z "$REPORTER" ]; then return 0; fi
     kill "$REPORTER" 2>/dev/null || true
     wait "$REPORTER" 2>/dev/null || true
     REPORTER=''
@@ -135,6 +140,9 @@ ended() {
     if [ "$status" != 0 ] && [ -n "$STEP" ]; then
         printf '%s stopped in step %d, %s. The same command goes on there.\n' "$COMMAND" "$NUMBER" "$STEP" >&2
         if [ -n "$CLIENTS_WAIT" ]; then printf 'CLIENTS WAIT at the pooler until it has come to its end.\n' >&2; fi
+        sql "$FROM" postgres "SELECT format('The slot %s holds back the log at $FROM. Who gives up must drop it, as the book says under
+\"When a step dies\": SELECT pg_drop_replication_slot(%L);', slot_name, slot_name)
+            FROM pg_replication_slots WHERE slot_name IN ('$SLOT', '$REPLICATION')" >&2 2>/dev/null || true
     fi
 }
 trap ended EXIT
@@ -215,6 +223,9 @@ fence() { # name
 # What has to be true before anything is done. SERVED: clients are let to --to already, and the last step is left.
 check() {
     local pooler name found
+    for name in "${PROGRAMS[@]}"; do
+        command -v "$name" >/dev/null || die "$name is not on the PATH" "Debian has it in /usr/lib/postgresql/VERSION/bin."
+    done
     SERVED=1
     for pooler in "${POOLERS[@]}"; do
         found=$(homes "$pooler")
@@ -260,7 +271,7 @@ pause() {
             timeout "$PATIENCE" psql -X -q -h "${pooler%:*}" -p "${pooler##*:}" -d pgbouncer -c "PAUSE \"$name\"" </dev/null || status=$?
             case $status in
             0) ;;
-            124) note "$name: a transaction goes on; its session is ended now" ;;
+            124) note "$name: a transaction goes on; the next step ends its session" ;;
             *) die "the pooler at $pooler does not pause $name" ;;
             esac
         done <<<"$found"
@@ -322,7 +333,10 @@ old_homes() {
 
 # split -----------------------------------------------------------------------------------------
 
-SLOT=pg_once_split_${TO##*:}
+check_replication() {
+    sql "$FROM" 'dbname=replication replication=true' IDENTIFY_SYSTEM >/dev/null ||
+        die "$FROM does not let this machine in for replication" "Its pg_hba.conf needs a line: host replication ${PGUSER:-$(id -un)} ADDRESS/32 scram-sha-256"
+}
 
 copy_cluster() {
     if [ -e "$DATA/PG_VERSION" ]; then return; fi
@@ -395,6 +409,7 @@ split() {
     if [ -n "$SERVED" ]; then
         NUMBER=$((${#STEPS[@]} - 1))
     else
+        check_replication
         step "copy the whole cluster at $FROM to $DATA; a replication slot, $SLOT, keeps the log for it."
         copy_cluster
         step "start the copy as a standby on port ${TO##*:}."
@@ -476,9 +491,6 @@ move_dump() {
 }
 
 # move-logical ----------------------------------------------------------------------------------
-
-# A slot's name has no capitals and no hyphens.
-REPLICATION=${PUBLICATION}_$(tr 'A-Z-' 'a-z_' <<<"$NAME")
 
 check_logical() {
     local bad

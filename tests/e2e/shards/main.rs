@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use pg_once_tests::{Programs, free_port, is_long, playground};
 use storm::Running;
 use tokio::task::block_in_place;
-use world::{DAYS, World, at, mapped, play, shards};
+use tokio_postgres::error::SqlState;
+use world::{DAYS, ODD, World, at, mapped, play, shards};
 
 /// No call waits longer than this for a move that nobody stops.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -85,6 +86,76 @@ async fn given_up(world: &World, running: &Running) {
     );
     let client = world.pooler.connect("shop_2").await.unwrap();
     client.simple_query(&claim).await.unwrap();
+}
+
+/// The same for a move that died in *drain*, by the statements of the page.
+async fn given_up_by_the_page(world: &World) {
+    let words = format!("move-logical {ODD}");
+    let told = world.answered("yes\nyes\nyes\nno\n", &words);
+    let slot = "SELECT pg_drop_replication_slot('pg_once_move_odd_shop')";
+    assert!(
+        told.contains("stopped in step 4, copy") && told.contains(slot),
+        "{told}"
+    );
+    assert!(block_in_place(|| world.killed_in(8, &words, false)));
+    let page = include_str!("../../../docs/how-to/shards.md");
+    let (_, statements) = page.split_once("in this order:\n\n```text\n").unwrap();
+    let (statements, _) = statements.split_once("```").unwrap();
+    let statements = statements.replace("RENAME", "rename").replace("NAME", ODD);
+    let mut session = None;
+    for line in statements.lines() {
+        let words: Vec<&str> = line.split([' ', '.', ':', ',']).collect();
+        session = match words[..] {
+            ["--", "In", database, "at", "the", place, ..] => {
+                let ports = [("source", world.cluster.port()), ("target", world.half)];
+                let (_, port) = ports.into_iter().find(|(name, _)| *name == place).unwrap();
+                at(port, "postgres", database).await
+            }
+            ["--", ..] => world.pooler.connect("pgbouncer").await.ok(),
+            _ => {
+                let client = session.unwrap();
+                while let Err(error) = client.simple_query(line).await {
+                    assert_eq!(
+                        error.code(),
+                        Some(&SqlState::OBJECT_IN_USE),
+                        "{line}: {error:?}"
+                    );
+                }
+                Some(client)
+            }
+        };
+    }
+    drop(session);
+    let client = world.pooler.connect(ODD).await.unwrap();
+    client
+        .simple_query("select once.shard_get()")
+        .await
+        .unwrap();
+    drop(client);
+    let slots =
+        "select count(*) from pg_replication_slots where slot_name = 'pg_once_move_odd_shop'";
+    assert_eq!(world.cluster.psql("postgres", slots).unwrap(), "0");
+    world.run(&words, false);
+}
+
+/// Where pg_hba.conf does not let the new machine in, nothing is begun.
+fn not_let_in(world: &World, split: &str) {
+    let rules = world.cluster.data_directory().join("pg_hba.conf");
+    let old = std::fs::read_to_string(&rules).unwrap();
+    let reload = || {
+        world
+            .cluster
+            .psql("postgres", "select pg_reload_conf()")
+            .unwrap()
+    };
+    std::fs::write(&rules, format!("host replication all all reject\n{old}")).unwrap();
+    reload();
+    let refused = world.refused(split, false);
+    assert!(refused.contains("host replication postgres"), "{refused}");
+    let slots = "select count(*) from pg_replication_slots";
+    assert_eq!(world.cluster.psql("postgres", slots).unwrap(), "0");
+    std::fs::write(&rules, old).unwrap();
+    reload();
 }
 
 /// A pooler that died has forgotten the pause: clients get errors until the move is done, and ask again. An earlier run
@@ -159,6 +230,7 @@ async fn shards_move_under_fire_and_each_order_is_made_once() {
     let split = format!("split {} {}", upper.join(" "), DAYS[0]);
     let told = world.answered("yes\nno\n", &split);
     assert!(told.contains("not done: step 2, copy"), "{told}");
+    block_in_place(|| not_let_in(&world, &split));
     let half = world.half;
     assert!(!world.cluster.split_directory(half).exists(), "{told}");
     moved(&running, "a split, killed in each step", || {
@@ -195,6 +267,7 @@ async fn shards_move_under_fire_and_each_order_is_made_once() {
     .await;
 
     given_up(&world, &running).await;
+    given_up_by_the_page(&world).await;
     let idle = world.pooler.connect("shop_2").await.unwrap();
     let tenant = running.storm.tenant_of(2);
     let open = format!("begin; insert into orders (key, tenant) values ('open', '{tenant}')");

@@ -21,6 +21,9 @@ pub fn shards() -> usize {
 /// Databases with everything at once, each for one kind of move.
 pub const DAYS: [&str; 3] = ["day_split", "day_logical", "day_dump"];
 
+/// A name that must be quoted.
+pub const ODD: &str = "Odd-Shop";
+
 pub struct World {
     pub cluster: Cluster,
     pub pooler: PgBouncer,
@@ -59,7 +62,7 @@ async fn a_day(cluster: &Cluster, database: &str) -> Tokens {
 
 /// A template is copied once its last session is gone.
 fn copy(cluster: &Cluster, from: &str, to: &str) {
-    let sql = format!("create database {to} template {from} strategy file_copy");
+    let sql = format!("create database \"{to}\" template {from} strategy file_copy");
     cluster.psql("postgres", &sql).unwrap();
 }
 
@@ -90,6 +93,7 @@ impl World {
             );
             cluster.psql(&database, &orders).unwrap();
         }
+        copy(&cluster, "shop_0", ODD);
         copy(&cluster, "shop_0", DAYS[0]);
         let drop = "drop table orders; truncate once.shard";
         cluster.psql(DAYS[0], drop).unwrap();
@@ -272,7 +276,7 @@ pub async fn mapped(cluster: &Cluster) -> Option<PgBouncer> {
         Err(error) => panic!("{error:?}"),
     };
     let names = (0..shards()).map(|shard| format!("shop_{shard}"));
-    let names = names.chain(DAYS.map(str::to_owned));
+    let names = names.chain(DAYS.map(str::to_owned)).chain([ODD.to_owned()]);
     pooler.map(cluster, names).await.unwrap();
     Some(pooler)
 }
