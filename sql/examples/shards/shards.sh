@@ -161,7 +161,7 @@ until_true() {
             note "$what: $said"
             last=$said next=$((SECONDS + 5))
         fi
-        case $status in 0) return ;; 1) sleep 0.1 ;; *) exit "$status" ;; esac
+        case $status in 0) return ;; 1) sleep "${CLIENTS_WAIT:+0.}1" ;; *) exit "$status" ;; esac
     done
 }
 
@@ -255,6 +255,10 @@ check_target() {
         here=$(ask "$FROM" "$NAME" "SELECT extversion FROM pg_extension WHERE extname = 'pg_once'")
         there=$(ask "$TO" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'")
         [ "$here" = "$there" ] || die "pg_once is \"$here\" in $NAME, and would be \"$there\" at $TO" "Install or upgrade it first."
+        if [ "$COMMAND" = move-dump ] && is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_attribute WHERE attoptions::text LIKE '%pg\\_attver=%')" &&
+            ! sql "$TO" postgres "CREATE TEMP TABLE marked (a integer); ALTER TABLE marked ALTER a SET (pg_attver=1)" 2>/dev/null; then
+            die "$TO does not know the mark pg_attver that columns of $NAME have" "Take it off first: docs/how-to/backup.md, Upgrade."
+        fi
     else
         has "$FROM" "$NAME" || has "$FROM" "${NAME}_moved" || die "$NAME is in neither cluster"
     fi
@@ -516,7 +520,7 @@ twin() {
     # Whole before the transaction begins: half of a dump would be committed.
     # Without the mark that Debian's 15 puts on columns: other servers refuse it.
     schema=$(program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
-        sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; s/^(ALTER .* SET \()pg_attver=[0-9]+, /\1/')
+        sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; s/^(ALTER .* SET \()pg_attver=[0-9]+, /\1/; s/^(ALTER .* SET \(.*), pg_attver=[0-9]+/\1/')
     psql -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null
 }
 

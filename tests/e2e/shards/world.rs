@@ -125,6 +125,9 @@ impl World {
             .unwrap();
         let claim = "select once.key_claim('s', 'k', lease => '1 microsecond')";
         older.psql("shop_0", claim).unwrap();
+        // Where Debian's 15 marks columns, the mark stands beside other options, too.
+        let options = "create table counted (a integer primary key, b integer); alter table counted alter b set (n_distinct = 5)";
+        older.psql("shop_0", options).unwrap();
         let tokens = a_day(&older, DAYS[1]).await;
         let world = World::of(older, newer.port(), tokens, newer.programs().clone()).await?;
         Some((world, newer))
