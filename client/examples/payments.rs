@@ -63,7 +63,7 @@ async fn main() -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/payments", listener.local_addr()?);
     tokio::spawn(async move { axum::serve(listener, app(pool)).await });
-    let key = uuid::Uuid::new_v4().to_string();
+    let key = uuid::Uuid::now_v7().to_string();
     for cents in [700, 700, 999] {
         let request = reqwest::Client::new()
             .post(&url)

@@ -23,7 +23,7 @@ async fn main() -> anyhow::Result<()> {
         .await?;
 
     // The user who is authenticated, and the client's Idempotency-Key header: see http::key_of_header.
-    let key = format!("ada/{}", uuid::Uuid::new_v4());
+    let key = format!("ada/{}", uuid::Uuid::now_v7());
     for amount in [100, 100, 999] {
         let outcome = Scope::new("payments.create")
             .key(&key)

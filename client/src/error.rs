@@ -33,7 +33,7 @@ pub enum Error {
     #[error("json: {0}")]
     Json(#[from] serde_json::Error),
     /// The database did not answer within [`Backoff::call_timeout`](crate::Backoff). The call may
-    /// have been carried out all the same; repeating it converges.
+    /// have been carried out all the same; repeating it is safe.
     #[error("the database did not answer in time")]
     TimedOut,
     /// The caller's own callback could not delete artifacts. A repeated teardown begins again from the top.

@@ -69,7 +69,7 @@ macro_rules! options {
                 }
             )*
 
-            /// Resets an option to its default.
+            /// Resets an option to its default (a scope's `max_attempts`: no limit).
             pub fn reset(self, option: &str) -> Self {
                 Self(self.0.with(option, serde_json::Value::Null))
             }

@@ -35,7 +35,7 @@ pub struct Lsn(pub u64);
 
 impl Lsn {
     /// Where the next record will be written. If it has not moved between two looks, nobody in the whole cluster wrote
-    /// anything. Autovacuum, checkpoints and a standby's feedback write too.
+    /// anything. Autovacuum and checkpoints write too.
     ///
     /// # Errors
     /// If the server is a standby or not there.
@@ -56,8 +56,8 @@ impl Lsn {
     }
 }
 
-/// The session whose wait is looked for: a backend, or behind a pooler a client by its name, since another backend may
-/// serve the client's next statement.
+/// The session to watch: a backend's pid. Behind a pooler, a client's name, since its next statement may run in another
+/// backend.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Session {
     pid: i32,
@@ -172,7 +172,7 @@ pub fn sqlstate<T>(result: &Result<T, Error>) -> &str {
     }
 }
 
-/// Asks `look` again and again until it has an answer; an error names `what` did not happen.
+/// Asks `look` again and again until it has an answer; the error of a timeout names `what`.
 ///
 /// # Errors
 /// When `look` fails, or has no answer in time.

@@ -77,7 +77,7 @@ impl Stage {
             .await;
     }
 
-    /// Emits events that come later.
+    /// Emits delayed events.
     pub async fn emit_delayed(&self, names: &str, delay: &str) {
         self.emit_with(names, &format!(", delay => '{delay}'"))
             .await;
@@ -167,7 +167,7 @@ impl Stage {
         format!("select once.outbox_ack('t', 'default', {token}, {ids})")
     }
 
-    /// Acks and says how many the token has acked.
+    /// Acks; returns how many events this call acked.
     pub async fn ack(&self, token: i64, names: &str) -> String {
         self.play.show(&self.ack_sql(token, names)).await
     }
@@ -199,7 +199,7 @@ impl Stage {
         rows.lines().map(name).collect::<Vec<_>>().join("\n")
     }
 
-    /// The attempts at an event that failed: `attempt|kind|error`.
+    /// The failed attempts at an event: `attempt|kind|error`.
     pub async fn deliveries(&self, name: &str) -> String {
         let id = self.id(name);
         self.play

@@ -90,7 +90,7 @@ pub struct CleanupItem {
     pub item_id: String,
     /// The item's row of the items table.
     pub item: Json,
-    /// The number of its shard, from a teardown worker over all of them: ids alone may be those of two items.
+    /// The number of its shard, set by a teardown worker over shards: items of two shards may share an id.
     pub shard: Option<usize>,
 }
 
@@ -198,7 +198,7 @@ impl Cancel {
         rows.iter().map(CleanupItem::of_row).collect()
     }
 
-    /// Confirms that all artifacts listed since refund pass `pass` are deleted. `false`: a
+    /// Confirms that all artifacts listed after refund pass `pass` are deleted. `false`: a
     /// later refund has marked more; list again.
     ///
     /// # Errors
@@ -208,8 +208,8 @@ impl Cancel {
         value(&self.row.call(exec, CONFIRM, &own).await?)
     }
 
-    /// Makes the terminal move; `patch` sets other columns of the row. A transaction that wrote
-    /// items should not call it. A later call changes nothing and answers [`CancelFinish::Done`].
+    /// Makes the terminal move; `patch` sets other columns of the row. Call it in a transaction that wrote
+    /// no items. A later call changes nothing and answers [`CancelFinish::Done`].
     ///
     /// # Errors
     /// `ON005` while an item is undecided or the last pass is not confirmed; `ON002` as [`Cancel::refund`].

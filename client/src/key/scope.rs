@@ -54,7 +54,7 @@ options! {
         on_expiry: OnExpiry,
         /// The longest `retry_after` of a claim while another attempt has the lease.
         retry_after: Duration,
-        /// How many attempts there are before the key parks; reset: without a limit.
+        /// How many attempts a key has before it parks; `reset` removes the limit.
         max_attempts: i32,
         /// The longest time from a claim to the end of its lease, however often the lease is extended.
         max_lease_life: Duration,

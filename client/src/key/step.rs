@@ -53,7 +53,7 @@ impl Lease {
     /// Records that a foreign call begins. Commit the record before the call goes out.
     ///
     /// Beginning again with the same token answers [`Step::First`] again. So before a second call within one attempt,
-    /// ask the other side first, whatever the answer.
+    /// ask the other side, even after `First`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

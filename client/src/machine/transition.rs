@@ -54,7 +54,7 @@ pub enum Transitioned {
 pub enum Reason {
     /// There is no such row.
     NotFound,
-    /// The move does not begin in the row's status: another session was first.
+    /// The move does not begin in the row's status: another session may have been first.
     Status,
     /// The move's `when` does not hold.
     Guard,
@@ -79,7 +79,7 @@ impl Transition {
     setters! {
         /// Other columns of the row to set in the same UPDATE: a JSON object.
         patch: Json,
-        /// The requester. Moves of steps that declare no claim state for this requester are allowed, too.
+        /// The requester. Its steps without a claim state count as declared moves, too.
         requester: impl Into<String>,
         /// Only if the row is at this version.
         version: i64,

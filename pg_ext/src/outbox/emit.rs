@@ -4,9 +4,9 @@
 //! transaction id, and gets an event id. Because the lock comes first, no truncation and no change of lanes can come in
 //! between. seen.rs relies on the order of the two ids.
 //!
-//! A remembered row of once.segment is enough for the check. The sweep task that opens a segment keeps its lock until
-//! the server has sent the message of the change. An emitter that missed the message locked the old segment before
-//! that. So the next run of the task, which may drain the old segment, sees the emitter's lock.
+//! A remembered row of once.segment is enough for the check. The sweep task that opens a segment holds the task's lock
+//! until the server has sent the invalidation. An emitter that missed it locked the old segment earlier.
+//! So the next run of the task, which may drain the old segment, sees the emitter's lock.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;
@@ -201,7 +201,8 @@ fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
         if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
             return Ok(None);
         }
-        // TAKE_KEY locks a key whose window is not over, so no sweep deletes it now. If the key is gone, try again.
+        // TAKE_KEY locks a key whose window is not over, so no sweep deletes it now. If no row is found all the same,
+        // try again.
         let first = spi::query_latest(&FIRST, &[topic_id, id])?;
         if let Some(first) = spi::first(&first) {
             return Ok(Some(first.value() as i64));

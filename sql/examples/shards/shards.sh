@@ -93,6 +93,7 @@ for address in "$FROM" "$TO" "${POOLERS[@]:-}"; do
 done
 [ "$FROM" != "$TO" ] || die "--from and --to are one cluster"
 if [ ! -w "$MAP" ] || [ ! -w "$(dirname "$MAP")" ]; then die "--map must name a file that may be written, in a folder that may be"; fi
+[[ $PATIENCE =~ ^[1-9][0-9]*$ ]] || die "--patience needs whole seconds, at least 1, not \"$PATIENCE\""
 [ "${#NAMES[@]}" -gt 0 ] || die "name a database"
 if [ "$COMMAND" = split ]; then
     [ -n "$DATA" ] || die "split needs --data"
@@ -245,20 +246,39 @@ check() {
     [ -z "$found" ] || die "prepared transactions are open: $found" "COMMIT PREPARED or ROLLBACK PREPARED them."
 }
 
-# Of move-logical and move-dump. FENCED: the fence was begun at least, in an earlier run.
+offered() { ask "$1" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'"; }
+
+# Of move-logical and move-dump. FENCED: the fence was begun at least, in an earlier run. Only move-logical has the slot,
+# from its step 3 to its last.
 check_target() {
-    local here there
+    local here there slot roles missing
     FENCED=$(ask "$FROM" postgres "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '$NAME' AND datallowconn)") || exit 2
+    slot=$(ask "$FROM" postgres "SELECT 1 FROM pg_replication_slots WHERE slot_name = '$REPLICATION'") || exit 2
+    case $COMMAND$slot in
+    move-dump1) die "a move-logical of $NAME has begun" "Run that command again, or give it up first: docs/how-to/shards.md." ;;
+    move-logical)
+        if [ -n "$FENCED" ] && [ -z "$SERVED" ]; then
+            die "another move of $NAME has begun" "Run that command again, or give it up first: docs/how-to/shards.md."
+        fi
+        ;;
+    esac
     if has "$TO" "$NAME"; then
         if has "$FROM" "$NAME"; then die "$NAME is in both clusters" "One of them is no home: look, and rename or drop it."; fi
     elif [ -z "$FENCED" ]; then
         here=$(ask "$FROM" "$NAME" "SELECT extversion FROM pg_extension WHERE extname = 'pg_once'")
-        there=$(ask "$TO" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'")
+        there=$(offered "$TO")
         [ "$here" = "$there" ] || die "pg_once is \"$here\" in $NAME, and would be \"$there\" at $TO" "Install or upgrade it first."
         if [ "$COMMAND" = move-dump ] && is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_attribute WHERE attoptions::text LIKE '%pg\\_attver=%')" &&
             ! sql "$TO" postgres "CREATE TEMP TABLE marked (a integer); ALTER TABLE marked ALTER a SET (pg_attver=1)" 2>/dev/null; then
             die "$TO does not know the mark pg_attver that columns of $NAME have" "Take it off first: docs/how-to/backup.md, Upgrade."
         fi
+        roles=$(ask "$FROM" postgres "SELECT DISTINCT quote_literal(r.rolname) FROM pg_shdepend d JOIN pg_roles r ON r.oid = d.refobjid
+            JOIN pg_database b ON b.datname = '$NAME' AND (d.dbid = b.oid OR d.objid = b.oid AND d.classid = 'pg_database'::regclass)
+            WHERE d.refclassid = 'pg_authid'::regclass") || exit 2
+        missing=$(ask "$TO" postgres "SELECT string_agg(r, ' ') FROM unnest(ARRAY[NULL${roles:+,}${roles//$'\n'/,}]) r
+            WHERE r NOT IN (SELECT rolname FROM pg_roles)") || exit 2
+        [ -z "$missing" ] || die "these roles are missing at $TO: $missing" "Make them there first: pg_dumpall --roles-only."
+        program pg_dump "$FROM" --schema-only -d "$NAME" >/dev/null || die "pg_dump cannot dump $NAME"
     else
         has "$FROM" "$NAME" || has "$FROM" "${NAME}_moved" || die "$NAME is in neither cluster"
     fi
@@ -364,6 +384,7 @@ start_copy() {
     until_true "the copy" is_ready
     local identifier='SELECT system_identifier FROM pg_control_system()'
     [ "$(ask "$FROM" postgres "$identifier")" = "$(ask "$TO" postgres "$identifier")" ] || die "$TO is no copy of $FROM"
+    [ "$(offered "$FROM")" = "$(offered "$TO")" ] || die "pg_once is not installed on this machine as at $FROM" "Install the same version, and run the command again."
 }
 
 is_standby() { is_true "$TO" postgres 'SELECT pg_is_in_recovery()'; }
@@ -520,7 +541,7 @@ twin() {
     # Whole before the transaction begins: half of a dump would be committed.
     # Without the mark that Debian's 15 puts on columns: other servers refuse it.
     schema=$(program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
-        sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; s/^(ALTER .* SET \()pg_attver=[0-9]+, /\1/; s/^(ALTER .* SET \(.*), pg_attver=[0-9]+/\1/')
+        sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; /^ALTER .* SET \(/s/, pg_attver=[0-9]+|pg_attver=[0-9]+, //')
     psql -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null
 }
 

@@ -73,6 +73,9 @@ async fn given_up(world: &World, running: &Running) {
     let admin = world.pooler.connect("pgbouncer").await.unwrap();
     moved(running, "a dump, given up", || {
         assert!(world.killed_in(4, "move-dump shop_2", false));
+        // Its half-full twin would be taken for the whole one.
+        let told = world.refused("move-logical shop_2", false);
+        assert!(told.contains("another move of shop_2 has begun"), "{told}");
         let back = "alter database shop_2_moved rename to shop_2";
         world.cluster.psql("postgres", back).unwrap();
         let open = "alter database shop_2 allow_connections true";
@@ -97,6 +100,8 @@ async fn given_up_by_the_page(world: &World) {
         told.contains("stopped in step 4, copy") && told.contains(slot),
         "{told}"
     );
+    let told = world.refused(&format!("move-dump {ODD}"), false);
+    assert!(told.contains("a move-logical of"), "{told}");
     assert!(block_in_place(|| world.killed_in(8, &words, false)));
     let page = include_str!("../../../docs/how-to/shards.md");
     let (_, statements) = page.split_once("in this order:\n\n```text\n").unwrap();

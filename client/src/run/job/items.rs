@@ -1,7 +1,7 @@
 //! Owns the work under a lease: item after item, each in its fence, and the end of the job.
 //!
 //! Invariant: an item's writes commit only together with an extension of the lease that did not
-//! answer `cancelling`. An item may be discarded exactly as long as it is certainly not saved.
+//! answer `cancelling`. An item may be discarded only while it is certainly not saved.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl<J: Job> Items<'_, J> {
         let mut failures = self.backoff.failures();
         loop {
             match self.save_once(made).await {
-                // After a rollback the work is not repeated.
+                // After a rollback only the save is repeated.
                 Err(JobFailure::Error(error)) => failures.wait(error, Error::rolled_back).await?,
                 end => return end,
             }

@@ -25,7 +25,7 @@ pub(super) enum Verdict {
         /// The later events of its order key leave the batch with it.
         behind: Vec<i64>,
     },
-    /// Not begun, or stopped: the worker is stopping.
+    /// Not begun, or stopped half-way, because the worker stops.
     Released(i64),
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn follow<H: Deliver>(
                 behind: chain.by_ref().map(|event| event.event_id).collect(),
             },
         };
-        // A send fails only if the lease is lost and the receiver is gone.
+        // A send fails only if the batch was given up and the receiver is gone.
         let _ = verdicts.send(verdict);
     }
     drop(slot);

@@ -63,8 +63,9 @@ impl Subscriber {
     /// at most 5 s apart. [`Event::shard`](crate::Event::shard) says where an event comes from. A shard that is away
     /// does not stop the others; one that refuses from the beginning ends the worker.
     ///
-    /// A batch is leased only when a handler is free for its first event (after a failed take one batch may wait). Its other events wait for handlers, leased,
-    /// beside those of the other shards: with many shards choose a small [`batch`](OutboxWorker::batch).
+    /// A batch is leased only when a handler is free for its first event, except after a failed take. Its other
+    /// events wait for handlers, leased, beside those of the other shards: with many shards choose a small
+    /// [`batch`](OutboxWorker::batch).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
