@@ -48,7 +48,7 @@ class AlreadyDone(OnceError):
 
 
 class WrongShard(OnceError):
-    """ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools."""
+    """ON007: this database is another shard. Nothing was done: check separator, number and order of the pools."""
 
 
 class InvalidArgument(OnceError):
