@@ -57,8 +57,8 @@ pub enum Kind {
     /// `ON001`: the lease is lost. Stop, and undo the effects outside, unless the hint says to look first.
     LeaseLost,
     /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back this
-    /// transaction, and go on after that write: claim again, or read the stored state. If the call was alone in its transaction and
-    /// its answer was lost, this is success.
+    /// transaction, and go on after that write: claim again, or read the stored state. If the call was alone in
+    /// its transaction and its answer was lost, this is success.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.

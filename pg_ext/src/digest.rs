@@ -19,13 +19,9 @@ pub fn first_64_bits(digest: &[u8]) -> u64 {
 
 /// Two lowercase digits for each byte.
 pub fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble & 15)]);
-    let mut digits = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        digits.push(digit(byte >> 4));
-        digits.push(digit(*byte));
-    }
-    digits
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+    let digits = bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]);
+    digits.collect()
 }
 
 /// 64 bits over a call and its arguments, never 0: tells a repeated call from a new call. The length precedes each

@@ -1,7 +1,7 @@
 //! What somebody still needs of a segment is copied before that goes, and goes itself when nobody needs it.
 
 use crate::playground::Playground;
-use crate::{current, kept, open, retire, retire_in_vain, retire_until};
+use crate::{current, kept, later, open, retire, retire_in_vain, retire_until};
 
 /// 1100 events, which fill a segment; one of two subscribers is 300 behind.
 async fn lagging() -> Playground {
@@ -100,16 +100,12 @@ async fn what_a_batch_holds_and_what_failed_survives_its_segment_with_its_delive
     retire_in_vain(&play).await;
     assert_eq!(kept(&play).await, "4");
 
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '40 minutes')::text, false)")
-        .await;
+    later(&play, "40 minutes").await;
     let again = play.show(take).await;
     assert_eq!(again, failed, "what failed");
     play.show("select once.outbox_ack('t', 'default', (select max(token) from once.batch))")
         .await;
-    play.show(
-        "select set_config('once.fake_now', (clock_timestamp() + interval '2 hours')::text, false)",
-    )
-    .await;
+    later(&play, "2 hours").await;
     // The lease ran out over two events: suspects come back one by one.
     let mut back = Vec::new();
     for _ in 0..2 {
@@ -145,10 +141,7 @@ async fn delayed_and_redriven_events_stay_until_they_are_delivered() {
     retire_in_vain(&play).await;
     assert_eq!(kept(&play).await, "2");
     assert_eq!(play.show("select drain('t')").await, "{2}");
-    play.show(
-        "select set_config('once.fake_now', (clock_timestamp() + interval '2 hours')::text, false)",
-    )
-    .await;
+    later(&play, "2 hours").await;
     retire_in_vain(&play).await;
     assert_eq!(kept(&play).await, "1");
     assert_eq!(play.show("select drain('t')").await, "{1}");

@@ -75,6 +75,14 @@ async fn size(play: &Playground) -> u64 {
     .unwrap()
 }
 
+/// Sets the session's clock forward.
+async fn later(play: &Playground, interval: &str) {
+    play.show(&format!(
+        "select set_config('once.fake_now', (clock_timestamp() + interval '{interval}')::text, false)"
+    ))
+    .await;
+}
+
 async fn kept(play: &Playground) -> String {
     play.show("select count(*) from once.event_kept").await
 }

@@ -3,7 +3,7 @@
 use crate::horizon::shop;
 use crate::playground::Playground;
 use crate::waiting::Waiting;
-use crate::{current, kept, open, retire, retire_in_vain, retire_until, size, used};
+use crate::{current, kept, later, open, retire, retire_in_vain, retire_until, size, used};
 use pg_once_tests::{Cluster, race};
 
 const MB: u64 = 1 << 20;
@@ -53,16 +53,14 @@ async fn an_old_segment_is_left_when_nobody_needs_it_and_not_before() {
     assert_eq!(current(&play).await, "0", "an emit is on its way");
     emitter.show("rollback").await;
     play.show("select fill('t', 3)").await;
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
-        .await;
+    later(&play, "11 minutes").await;
     retire_in_vain(&play).await;
     assert_eq!(current(&play).await, "0", "three events are pending");
     assert_eq!(play.show("select drain('t')").await, "{1,2,3}");
     play.show("reset once.fake_now").await;
     retire_in_vain(&play).await;
     assert_eq!(current(&play).await, "0", "it is not old yet");
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
-        .await;
+    later(&play, "11 minutes").await;
     retire_until(&play, "").await;
     assert_eq!(current(&play).await, "1");
     assert_eq!(retire(&play).await, "0|0|f");
@@ -78,12 +76,10 @@ async fn an_old_segment_is_left_though_a_few_of_its_events_are_needed() {
         .show("select token from once.outbox_take('t', max => 1, lease => '1 hour')")
         .await;
     assert_eq!(play.show("select cardinality(drain('t'))").await, "9");
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '9 minutes')::text, false)")
-        .await;
+    later(&play, "9 minutes").await;
     retire_in_vain(&play).await;
     assert_eq!(current(&play).await, "0", "it is not old yet");
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
-        .await;
+    later(&play, "11 minutes").await;
     retire_until(&play, "").await;
     assert_eq!(kept(&play).await, "1");
     play.ask(&format!(
@@ -91,8 +87,7 @@ async fn an_old_segment_is_left_though_a_few_of_its_events_are_needed() {
     ))
     .is("1")
     .await;
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '12 minutes')::text, false)")
-        .await;
+    later(&play, "12 minutes").await;
     assert_eq!(play.show("select cardinality(drain('t'))").await, "1");
 }
 
@@ -126,8 +121,7 @@ async fn an_open_emitter_holds_its_segment_and_its_event_is_delivered() {
     assert_ne!(current(&play).await, "0");
     emitter.show("commit").await;
     assert_eq!(play.show("select drain('t')").await, "{9999}");
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
-        .await;
+    later(&play, "11 minutes").await;
     retire_until(&play, "").await;
 }
 
@@ -281,8 +275,7 @@ async fn a_dead_subscriber_that_needs_many_events_of_a_segment_does_not_keep_the
 
 /// Everything is consumed: the log ends up empty.
 async fn retire_all(play: &Playground) {
-    play.show("select set_config('once.fake_now', (clock_timestamp() + interval '11 minutes')::text, false)")
-        .await;
+    later(play, "11 minutes").await;
     retire_until(play, "").await;
     let mut sweeps = 0;
     while crate::kept(play).await != "0" {

@@ -60,11 +60,8 @@ async fn emit(play: Playground, first: usize, count: usize, stop: &AtomicBool) -
 
 /// What the ledger has once all leases are over, and then the backoff of an event that was alone in its batch.
 async fn drained(play: &Playground) -> BTreeMap<usize, usize> {
-    for later in ["1 minute", "1 hour"] {
-        play.show(&format!(
-            "select set_config('once.fake_now', (clock_timestamp() + interval '{later}')::text, false)"
-        ))
-        .await;
+    for interval in ["1 minute", "1 hour"] {
+        crate::later(play, interval).await;
         play.show("insert into ledger select n, 'rest' from unnest(drain('t')) n")
             .await;
     }

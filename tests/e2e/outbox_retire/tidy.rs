@@ -1,7 +1,7 @@
 //! Batches, receipts and failed attempts go when they have been over for max_lease_life.
 
 use crate::playground::Playground;
-use crate::{open, retire};
+use crate::{later, open, retire};
 
 async fn rows(play: &Playground) -> String {
     play.show(
@@ -9,13 +9,6 @@ async fn rows(play: &Playground) -> String {
                 (select count(*) from once.delivery)",
     )
     .await
-}
-
-async fn later(play: &Playground, interval: &str) {
-    play.show(&format!(
-        "select set_config('once.fake_now', (clock_timestamp() + interval '{interval}')::text, false)"
-    ))
-    .await;
 }
 
 #[tokio::test]

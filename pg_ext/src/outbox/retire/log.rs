@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
-use crate::outbox::event::{SEGMENT, SEGMENTS};
+use crate::outbox::event::{self, SEGMENT, SEGMENTS};
 use crate::spi::{self, Kept};
 use crate::subxact;
 use crate::swept::Swept;
@@ -45,7 +45,7 @@ pub struct Log {
 impl Log {
     pub fn read(snapshot: &Snapshot) -> Result<Log> {
         let mut log = Log {
-            current: 0,
+            current: event::current_segment(snapshot)?,
             opened: 0,
             is_opened_here: false,
             drained: [None; 4],
@@ -58,7 +58,6 @@ impl Log {
             let opened = number(2).unwrap_or(0);
             if opened > log.opened {
                 (log.opened, log.is_opened_here) = (opened, slot.is_ours());
-                log.current = number(1).unwrap_or(0) as usize % SEGMENTS.len();
             }
             // After a restore the transaction ids mean nothing.
             if number(4) == Some(present)
