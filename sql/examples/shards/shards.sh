@@ -253,15 +253,8 @@ offered() { ask "$1" postgres "SELECT default_version FROM pg_available_extensio
 check_target() {
     local here there slot roles missing
     FENCED=$(ask "$FROM" postgres "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '$NAME' AND datallowconn)") || exit 2
-    slot=$(ask "$FROM" postgres "SELECT 1 FROM pg_replication_slots WHERE slot_name = '$REPLICATION'") || exit 2
-    case $COMMAND$slot in
-    move-dump1) die "a move-logical of $NAME has begun" "Run that command again, or give it up first: docs/how-to/shards.md." ;;
-    move-logical)
-        if [ -n "$FENCED" ] && [ -z "$SERVED" ]; then
-            die "another move of $NAME has begun" "Run that command again, or give it up first: docs/how-to/shards.md."
-        fi
-        ;;
-    esac
+    slot=$(ask "$FROM" postgres "SELECT 1 FROM pg_replication_slots WHERE slot_name = '$REPLICATION' AND database IN ('$NAME', '${NAME}_moved')") || exit 2
+    [ "$COMMAND$slot" != move-dump1 ] || die "a move-logical of $NAME has begun" "Run that command again, or give it up first: docs/how-to/shards.md."
     if has "$TO" "$NAME"; then
         if has "$FROM" "$NAME"; then die "$NAME is in both clusters" "One of them is no home: look, and rename or drop it."; fi
     elif [ -z "$FENCED" ]; then
@@ -272,15 +265,20 @@ check_target() {
             ! sql "$TO" postgres "CREATE TEMP TABLE marked (a integer); ALTER TABLE marked ALTER a SET (pg_attver=1)" 2>/dev/null; then
             die "$TO does not know the mark pg_attver that columns of $NAME have" "Take it off first: docs/how-to/backup.md, Upgrade."
         fi
-        roles=$(ask "$FROM" postgres "SELECT DISTINCT quote_literal(r.rolname) FROM pg_shdepend d JOIN pg_roles r ON r.oid = d.refobjid
+        roles=$(ask "$FROM" postgres "SELECT quote_literal(r.rolname) FROM pg_shdepend d JOIN pg_roles r ON r.oid = d.refobjid
             JOIN pg_database b ON b.datname = '$NAME' AND (d.dbid = b.oid OR d.objid = b.oid AND d.classid = 'pg_database'::regclass)
-            WHERE d.refclassid = 'pg_authid'::regclass") || exit 2
+            WHERE d.refclassid = 'pg_authid'::regclass
+            UNION SELECT quote_literal(r.rolname) FROM pg_db_role_setting s JOIN pg_roles r ON r.oid = s.setrole
+            JOIN pg_database b ON b.oid = s.setdatabase WHERE b.datname = '$NAME'") || exit 2
         missing=$(ask "$TO" postgres "SELECT string_agg(r, ' ') FROM unnest(ARRAY[NULL${roles:+,}${roles//$'\n'/,}]) r
             WHERE r NOT IN (SELECT rolname FROM pg_roles)") || exit 2
         [ -z "$missing" ] || die "these roles are missing at $TO: $missing" "Make them there first: pg_dumpall --roles-only."
-        program pg_dump "$FROM" --schema-only -d "$NAME" >/dev/null || die "pg_dump cannot dump $NAME"
+        if [ "$COMMAND" = move-dump ]; then
+            program pg_dump "$FROM" --schema-only --lock-wait-timeout=5s -d "$NAME" >/dev/null || die "pg_dump cannot dump $NAME"
+        fi
     else
         has "$FROM" "$NAME" || has "$FROM" "${NAME}_moved" || die "$NAME is in neither cluster"
+        [ "$COMMAND$slot" != move-logical ] || die "another move of $NAME has begun" "Run that command again, or give it up first: docs/how-to/shards.md."
     fi
 }
 
@@ -531,11 +529,10 @@ check_logical() {
     [ "$bad" = 0 ] || die "large objects are not replicated" "Use move-dump."
 }
 
-has_extension() { is_true "$TO" "${NAME}_coming" "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_once')"; }
 is_subscribed() { is_true "$TO" "${NAME}_coming" "SELECT EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE d.datname = '${NAME}_coming')"; }
 
 twin() {
-    if has "$TO" "${NAME}_coming" && has_extension; then return; fi
+    if has "$TO" "${NAME}_coming" && is_subscribed; then return; fi
     local schema
     create_coming "$NAME"
     # Whole before the transaction begins: half of a dump would be committed.
