@@ -8,7 +8,7 @@ $$The random number of this database's incarnation, kept in the body of this fun
 CREATE FUNCTION once.incarnation_renew()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_incarnation_renew';
 COMMENT ON FUNCTION once.incarnation_renew() IS
-$$Makes a new incarnation: all undelivered events are pending again, and roles count by name. For the extension's owner, on a physical copy that was then fed by logical replication (pg_createsubscriber, a split cluster), before the first client.
+$$Makes a new incarnation: all undelivered events are pending again, and roles count by name. For the extension's owner, on a physical copy that was then fed by logical replication (pg_createsubscriber), before the first client.
 Errors: 25006 in a read-only transaction.$$;
 
 SELECT once.incarnation_renew();

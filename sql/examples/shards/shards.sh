@@ -5,7 +5,7 @@
 # Where a move stands is read from the servers and the pooler each time, from the databases' names above all:
 #   NAME         is the home, or a home that nobody is sent to yet
 #   NAME_coming  is being filled, at the target
-#   NAME_moved   was the home; it takes no connections, and the operator drops it
+#   NAME_moved   was the home; no client knows that name, and the operator drops it
 # So the same command goes on where a killed one stopped.
 set -euo pipefail
 
@@ -15,11 +15,11 @@ usage: shards.sh split        --from HOST:PORT --to HOST:PORT --pooler HOST:PORT
        shards.sh move-logical --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
        shards.sh move-dump    --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
 
-  split         Makes a new cluster of a physical copy. The databases NAME... live there afterwards, the others
-                stay. Run it on the new machine, as the OS user of the server. pg_hba.conf at --from must let that
+  split         Makes a new cluster of a physical copy, once. The databases NAME... live there afterwards, the
+                others stay. Run it on the new machine, as the OS user of the server. pg_hba.conf at --from must let that
                 machine in for replication.
   move-logical  Moves a database by logical replication, also to a newer major version. Needs wal_level = logical;
-                change no table until it is done.
+                until it is done, no DDL.
   move-dump     Moves a database by dump and restore.
 
 Meanwhile clients wait at the pooler: first for open transactions, at most --patience for each database at each
@@ -32,17 +32,18 @@ PgBouncer, one after another; then about a second (split, move-logical), or as l
   --map FILE           the file with the lines "NAME = host=... port=..." that each PgBouncer includes, such as
                        /srv/shards/map.ini; this machine and the poolers see the same directory, and you may write
                        in it, since a new file takes the place of the old one
-  --data DIR           split: the new cluster's data directory; it must not be there
+  --data DIR           split: the new cluster's data directory; it must not be there, or be empty
   --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
   --patience SECONDS   how long the pause waits for open transactions in each database, at each PgBouncer (5)
   --yes                go on without a question
 
 HOST may be the directory of a socket. The user is PGUSER, a superuser of both clusters and one of PgBouncer's
-admin_users; passwords come from ~/.pgpass (move-logical: also from that of the target's server). The programs
-pg_dump, pg_ctl, ... are those on the PATH, of the newer of the two versions.
+admin_users; passwords come from ~/.pgpass (move-logical: also from that of the target's server). Where pg_hba.conf or
+~/.pgpass name databases, NAME_moved and NAME_coming must be let in, too. The programs pg_dump, pg_ctl, ... are those
+on the PATH, of the newer of the two versions.
 
 Killed, or stopped by an error? Run the same command again: it goes on with the step that it named last. The old
-homes are renamed to NAME_moved, without connections. Drop them when you have seen that all is well.
+homes are renamed to NAME_moved and closed. Drop them when you have seen that all is well.
 HELP
 }
 
@@ -103,6 +104,7 @@ fi
 NAME=${NAMES[0]} PUBLICATION=pg_once_move SLOT=pg_once_split_${TO##*:}
 # A slot's name has no capitals and no hyphens.
 REPLICATION=${PUBLICATION}_$(tr 'A-Z-' 'a-z_' <<<"$NAME")
+OUR_SLOT="FROM pg_replication_slots WHERE slot_name = '$REPLICATION' AND database IN ('$NAME', '${NAME}_moved')"
 LIST=$(printf "'%s'," "${NAMES[@]}")
 LIST=${LIST%,}
 export PGCONNECT_TIMEOUT=${PGCONNECT_TIMEOUT:-10}
@@ -168,9 +170,10 @@ until_true() {
 
 # Servers and poolers ---------------------------------------------------------------------------
 
-# `sql CLUSTER DATABASE [SQL]`: bare rows; without SQL it comes from the standard input.
+# `sql CLUSTER DATABASE [SQL]`: bare rows; without SQL it comes from the standard input. A commit waits for no standby: the
+# copy of a cluster has none yet.
 sql() {
-    psql -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"}
+    PGOPTIONS="${PGOPTIONS:-} -c synchronous_commit=local" psql -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"}
 }
 # A server that does not answer is an error here, never a "no".
 ask() { sql "$@" || die "$1 did not answer, or refused"; }
@@ -196,7 +199,7 @@ homes() { # pooler
 # Afterwards the log is flushed, with all that clients have committed before: with synchronous_commit = off, the end of
 # the log that the steps wait for would lack their last commits.
 rename() { # cluster, from, to
-    local round command="SET synchronous_commit = local; ALTER DATABASE \"$2\" RENAME TO \"$3\""
+    local round command="ALTER DATABASE \"$2\" RENAME TO \"$3\""
     for round in 1 2 3 4 5; do
         if sql "$1" postgres "$command" 2>/dev/null; then return; fi
         end_sessions "$1" "$2"
@@ -208,7 +211,7 @@ end_sessions() { ask "$1" postgres "SELECT pg_terminate_backend(pid) FROM pg_sta
 allow() { ask "$1" postgres "ALTER DATABASE \"$2\" ALLOW_CONNECTIONS $3"; }
 prepared() { ask "$1" postgres "SELECT string_agg(gid, ' ') FROM pg_prepared_xacts WHERE database IN ($2)"; }
 
-# Nobody writes to this home any more, not even one who was there: no connections, no sessions, another name.
+# No client writes to this home any more, not even one who was there: no connections, no sessions, another name.
 fence() { # name
     local open
     allow "$FROM" "$1" false
@@ -246,6 +249,13 @@ check() {
     [ -z "$found" ] || die "prepared transactions are open: $found" "COMMIT PREPARED or ROLLBACK PREPARED them."
 }
 
+# A server looks at pg_hba.conf before it looks whether the database exists.
+let_in() { # cluster, database
+    local said
+    said=$(LC_ALL=C sql "$1" "$2" 'SELECT 1' 2>&1 || true)
+    if grep -qE 'pg_hba|password' <<<"$said"; then die "$1 must let ${PGUSER:-$(id -un)} into $2, too" "$said"; fi
+}
+
 offered() { ask "$1" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'"; }
 
 # Of move-logical and move-dump. FENCED: the fence was begun at least, in an earlier run. Only move-logical has the slot,
@@ -253,11 +263,13 @@ offered() { ask "$1" postgres "SELECT default_version FROM pg_available_extensio
 check_target() {
     local here there slot roles missing
     FENCED=$(ask "$FROM" postgres "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '$NAME' AND datallowconn)") || exit 2
-    slot=$(ask "$FROM" postgres "SELECT 1 FROM pg_replication_slots WHERE slot_name = '$REPLICATION' AND database IN ('$NAME', '${NAME}_moved')") || exit 2
+    slot=$(ask "$FROM" postgres "SELECT 1 $OUR_SLOT") || exit 2
     [ "$COMMAND$slot" != move-dump1 ] || die "a move-logical of $NAME has begun" "Run that command again, or give it up first: docs/how-to/shards.md."
     if has "$TO" "$NAME"; then
         if has "$FROM" "$NAME"; then die "$NAME is in both clusters" "One of them is no home: look, and rename or drop it."; fi
     elif [ -z "$FENCED" ]; then
+        let_in "$FROM" "${NAME}_moved"
+        let_in "$TO" "${NAME}_coming"
         here=$(ask "$FROM" "$NAME" "SELECT extversion FROM pg_extension WHERE extname = 'pg_once'")
         there=$(offered "$TO")
         [ "$here" = "$there" ] || die "pg_once is \"$here\" in $NAME, and would be \"$there\" at $TO" "Install or upgrade it first."
@@ -278,7 +290,7 @@ check_target() {
         fi
     else
         has "$FROM" "$NAME" || has "$FROM" "${NAME}_moved" || die "$NAME is in neither cluster"
-        [ "$COMMAND$slot" != move-logical ] || die "another move of $NAME has begun" "Run that command again, or give it up first: docs/how-to/shards.md."
+        [ "$COMMAND$slot" != move-logical ] || die "$FROM has no slot $REPLICATION: a move-dump of $NAME has begun, or the slot was lost" "Run move-dump again, or give the move up first: docs/how-to/shards.md."
     fi
 }
 
@@ -355,7 +367,8 @@ old_homes() {
 
 # split -----------------------------------------------------------------------------------------
 
-check_replication() {
+check_split() {
+    if [ ! -e "$DATA/PG_VERSION" ] && [ -n "$(ls -A "$DATA" 2>/dev/null)" ]; then die "$DATA is there, and is no cluster"; fi
     sql "$FROM" 'dbname=replication replication=true' IDENTIFY_SYSTEM >/dev/null ||
         die "$FROM does not let this machine in for replication" "Its pg_hba.conf needs a line: host replication ${PGUSER:-$(id -un)} ADDRESS/32 scram-sha-256"
 }
@@ -380,25 +393,39 @@ start_copy() {
     fi
     # It may be one that an earlier run has started.
     until_true "the copy" is_ready
-    local identifier='SELECT system_identifier FROM pg_control_system()'
+    local found identifier='SELECT system_identifier FROM pg_control_system()'
     [ "$(ask "$FROM" postgres "$identifier")" = "$(ask "$TO" postgres "$identifier")" ] || die "$TO is no copy of $FROM"
     [ "$(offered "$FROM")" = "$(offered "$TO")" ] || die "pg_once is not installed on this machine as at $FROM" "Install the same version, and run the command again."
+    if is_standby; then
+        found=$(ask "$TO" postgres 'SHOW synchronous_standby_names')
+        [ -z "$found" ] || die "$TO would wait for the standbys of $FROM: $found" \
+            "At $TO: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); then run the command again."
+    else
+        # An earlier run has fenced all its databases before it promoted the copy.
+        found=$(ask "$FROM" postgres "SELECT string_agg(datname, ' ') FROM pg_database WHERE datname IN ($LIST)")
+        [ -z "$found" ] || die "$TO was promoted before, and has no copy of today's $found" \
+            "A cluster is split off once: use move-logical, or split to a new cluster."
+    fi
 }
 
 is_standby() { is_true "$TO" postgres 'SELECT pg_is_in_recovery()'; }
 
-# Whether the copy has replayed up to `$1`, give or take `$2` bytes.
+# Whether the copy has replayed up to `$1`.
 has_replayed() {
     local behind
     behind=$(ask "$TO" postgres "SELECT greatest(pg_wal_lsn_diff('$1', pg_last_wal_replay_lsn()), 0)") || exit 2
     echo "$behind bytes"
-    [ "$behind" -le "$2" ]
+    [ "$behind" -le 0 ]
+}
+follow() {
+    is_standby || return 0
+    until_true "the copy is behind by" has_replayed "$(end_of_log)"
 }
 end_of_log() { ask "$FROM" postgres 'SELECT pg_current_wal_flush_lsn()'; }
 
 promote() {
     is_standby || return 0
-    until_true "the copy is behind by" has_replayed "$(end_of_log)" 0
+    follow
     ask "$TO" postgres 'SELECT pg_promote(true, 600)' >/dev/null
 }
 
@@ -421,7 +448,7 @@ fence_copies() {
         has "$TO" "$name" || continue
         allow "$TO" "$name" false
         end_sessions "$TO" "$name"
-        rename "$TO" "$name" "${name}_moved" || note "$name keeps its name in the copy, without connections"
+        rename "$TO" "$name" "${name}_moved" || note "$name keeps its name in the copy, closed"
     done <<<"$staying"
 }
 
@@ -432,16 +459,18 @@ split() {
     if [ -n "$SERVED" ]; then
         NUMBER=$((${#STEPS[@]} - 1))
     else
-        check_replication
+        check_split
         step "copy the whole cluster at $FROM to $DATA; a replication slot, $SLOT, keeps the log for it."
         copy_cluster
         step "start the copy as a standby on port ${TO##*:}."
         start_copy
-        step "wait until the copy has nearly everything."
-        if is_standby; then until_true "the copy is behind by" has_replayed "$(end_of_log)" 1000000; fi
+        step "wait until the copy has caught up. Where it stands still, $DATA.log says why."
+        follow
         step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10, and no step between asks."
+        # Nobody has looked since the question was asked.
+        [ -n "$CLIENTS_WAIT" ] || follow
         pause
-        step "at $FROM, end the sessions of ${NAMES[*]} and rename them to NAME_moved, without connections."
+        step "at $FROM, end the sessions of ${NAMES[*]} and rename them to NAME_moved, closed."
         for name in "${NAMES[@]}"; do
             if has "$FROM" "$name"; then fence "$name"; fi
         done
@@ -454,9 +483,12 @@ split() {
         step "RESUME ${NAMES[*]} at the pooler."
         resume
     fi
-    step "at $TO, rename the copies of those that stay to NAME_moved, without connections; drop the slot $SLOT at $FROM."
-    fence_copies
-    ask "$FROM" postgres "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '$SLOT'" >/dev/null
+    step "at $TO, rename the copies of those that stay to NAME_moved, closed; drop the slot $SLOT at $FROM."
+    # Without the slot this was done before, and a database of that name may be a new one.
+    if is_true "$FROM" postgres "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$SLOT')"; then
+        fence_copies
+        ask "$FROM" postgres "SELECT pg_drop_replication_slot('$SLOT')" >/dev/null
+    fi
     old_homes
     note "  at $TO: the databases with names in _moved, copies of those that stayed at $FROM."
 }
@@ -502,7 +534,7 @@ move_dump() {
     else
         step "PAUSE $NAME at the pooler. Clients wait from here to step 7, and no step between asks."
         pause
-        step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, without connections."
+        step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, closed to clients."
         if has "$FROM" "$NAME"; then fence "$NAME"; fi
         step "dump ${NAME}_moved and restore it as ${NAME}_coming at $TO."
         carry
@@ -554,7 +586,7 @@ subscribe() {
     is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = '$PUBLICATION')" ||
         ask "$FROM" "$NAME" "CREATE PUBLICATION $PUBLICATION FOR ALL TABLES"
     ask "$FROM" "$NAME" "SELECT pg_create_logical_replication_slot('$REPLICATION', 'pgoutput')
-        WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$REPLICATION')" >/dev/null
+        WHERE NOT EXISTS (SELECT $OUR_SLOT)" >/dev/null
     ask "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION $PUBLICATION CONNECTION '$(connection "$NAME")' PUBLICATION $PUBLICATION
         WITH (create_slot = false, slot_name = '$REPLICATION')"
 }
@@ -566,13 +598,14 @@ is_copied() {
     [ "${answer% of *}" = "${answer#* of }" ]
 }
 
-# Whether the twin has confirmed up to `$1`, give or take `$2` bytes.
+# Whether the twin has confirmed up to `$1`.
 has_confirmed() {
     local behind
-    behind=$(ask "$FROM" postgres "SELECT greatest(pg_wal_lsn_diff('$1', confirmed_flush_lsn), 0) FROM pg_replication_slots WHERE slot_name = '$REPLICATION'") || exit 2
+    behind=$(ask "$FROM" postgres "SELECT greatest(pg_wal_lsn_diff('$1', confirmed_flush_lsn), 0) $OUR_SLOT") || exit 2
     echo "$behind bytes"
-    [ "$behind" -le "$2" ]
+    [ "$behind" -le 0 ]
 }
+catch_up() { until_true "the twin is behind by" has_confirmed "$(end_of_log)"; }
 
 fence_publisher() {
     has "$FROM" "$NAME" || return 0
@@ -586,7 +619,7 @@ drain() {
     allow "$FROM" "${NAME}_moved" true
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION CONNECTION '$(connection "${NAME}_moved")'"
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
-    until_true "the twin is behind by" has_confirmed "$(end_of_log)" 0
+    catch_up
 }
 
 # Sequences are not replicated; the incarnation is the twin's own.
@@ -596,16 +629,16 @@ finish() {
     sql "$FROM" "${NAME}_moved" "SELECT format('SELECT pg_catalog.setval(%L, %s);', format('%I.%I', schemaname, sequencename), last_value)
         FROM pg_sequences WHERE last_value IS NOT NULL" | sql "$TO" "${NAME}_coming" >/dev/null
     if is_subscribed; then
-        ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION DISABLE"
-        ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION SET (slot_name = NONE)"
-        ask "$TO" "${NAME}_coming" "DROP SUBSCRIPTION $PUBLICATION"
+        # In one transaction: a subscription without a slot could not be enabled again.
+        ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION DISABLE;
+            ALTER SUBSCRIPTION $PUBLICATION SET (slot_name = NONE); DROP SUBSCRIPTION $PUBLICATION"
     fi
     ask "$TO" "${NAME}_coming" 'SELECT once.incarnation_renew()' >/dev/null
 }
 
 is_slot_dropped() {
-    ask "$FROM" postgres "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '$REPLICATION' AND active" >/dev/null
-    sql "$FROM" postgres "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '$REPLICATION'" 2>/dev/null
+    ask "$FROM" postgres "SELECT pg_terminate_backend(active_pid) $OUR_SLOT AND active" >/dev/null
+    sql "$FROM" postgres "SELECT pg_drop_replication_slot(slot_name) $OUR_SLOT" 2>/dev/null
 }
 
 move_logical() {
@@ -620,16 +653,18 @@ move_logical() {
         [ -n "$FENCED" ] || twin
         step "publish $NAME, and subscribe ${NAME}_coming to it; the slot $REPLICATION keeps the log for it."
         [ -n "$FENCED" ] || subscribe
-        step "wait until ${NAME}_coming has a copy of each table, and nearly all that came later."
+        step "wait until ${NAME}_coming has a copy of each table, and has caught up. Where it stands still, the log of $TO says why."
         if [ -z "$FENCED" ]; then
             until_true "copied" is_copied
-            until_true "the twin is behind by" has_confirmed "$(end_of_log)" 1000000
+            catch_up
         fi
         step "gather statistics for the planner in ${NAME}_coming."
         [ -n "$FENCED" ] || ask "$TO" "${NAME}_coming" ANALYZE
         step "PAUSE $NAME at the pooler. Clients wait from here to step 12, and no step between asks."
+        # Nobody has looked since the question was asked.
+        [ -n "$FENCED$CLIENTS_WAIT" ] || catch_up
         pause
-        step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, without connections."
+        step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, closed to clients."
         fence_publisher
         step "wait until the twin has everything."
         drain

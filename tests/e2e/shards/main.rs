@@ -75,7 +75,7 @@ async fn given_up(world: &World, running: &Running) {
         assert!(world.killed_in(4, "move-dump shop_2", false));
         // Its half-full twin would be taken for the whole one.
         let told = world.refused("move-logical shop_2", false);
-        assert!(told.contains("another move of shop_2 has begun"), "{told}");
+        assert!(told.contains("a move-dump of shop_2 has begun"), "{told}");
         let back = "alter database shop_2_moved rename to shop_2";
         world.cluster.psql("postgres", back).unwrap();
         let open = "alter database shop_2 allow_connections true";
@@ -143,8 +143,8 @@ async fn given_up_by_the_page(world: &World) {
     world.run(&words, false);
 }
 
-/// Where pg_hba.conf does not let the new machine in, nothing is begun.
-fn not_let_in(world: &World, split: &str) {
+/// Where pg_hba.conf does not let the script in, nothing is begun.
+fn not_let_in(world: &World, rejected: &str, words: &str, refusal: &str) {
     let rules = world.cluster.data_directory().join("pg_hba.conf");
     let old = std::fs::read_to_string(&rules).unwrap();
     let reload = || {
@@ -153,10 +153,10 @@ fn not_let_in(world: &World, split: &str) {
             .psql("postgres", "select pg_reload_conf()")
             .unwrap()
     };
-    std::fs::write(&rules, format!("host replication all all reject\n{old}")).unwrap();
+    std::fs::write(&rules, format!("host {rejected} all all reject\n{old}")).unwrap();
     reload();
-    let refused = world.refused(split, false);
-    assert!(refused.contains("host replication postgres"), "{refused}");
+    let refused = world.refused(words, false);
+    assert!(refused.contains(refusal), "{refused}");
     let slots = "select count(*) from pg_replication_slots";
     assert_eq!(world.cluster.psql("postgres", slots).unwrap(), "0");
     std::fs::write(&rules, old).unwrap();
@@ -235,7 +235,7 @@ async fn shards_move_under_fire_and_each_order_is_made_once() {
     let split = format!("split {} {}", upper.join(" "), DAYS[0]);
     let told = world.answered("yes\nno\n", &split);
     assert!(told.contains("not done: step 2, copy"), "{told}");
-    block_in_place(|| not_let_in(&world, &split));
+    block_in_place(|| not_let_in(&world, "replication", &split, "host replication postgres"));
     let half = world.half;
     assert!(!world.cluster.split_directory(half).exists(), "{told}");
     moved(&running, "a split, killed in each step", || {
@@ -251,10 +251,14 @@ async fn shards_move_under_fire_and_each_order_is_made_once() {
         world.run_between(&format!("split {}", again.join(" ")), [half, third]);
     })
     .await;
+    let refused = world.refused("split shop_0", false);
+    assert!(refused.contains("was promoted before"), "{refused}");
     moved(&running, "a dump, killed in each step", || {
         world.run_killed_in_each_step("move-dump shop_0", false);
     })
     .await;
+    let refusal = "must let postgres into shop_1_moved";
+    block_in_place(|| not_let_in(&world, "shop_1_moved", "move-logical shop_1", refusal));
     moved(&running, "replication, killed in each step", || {
         world.run_killed_in_each_step("move-logical shop_1", false);
     })
