@@ -101,10 +101,11 @@ if [ "$COMMAND" = split ]; then
 elif [ "${#NAMES[@]}" -gt 1 ]; then
     die "$COMMAND moves one database at a time"
 fi
-NAME=${NAMES[0]} PUBLICATION=pg_once_move SLOT=pg_once_split_${TO##*:}
-# A slot's name has no capitals and no hyphens.
-REPLICATION=${PUBLICATION}_$(tr 'A-Z-' 'a-z_' <<<"$NAME")
-OUR_SLOT="FROM pg_replication_slots WHERE slot_name = '$REPLICATION' AND database IN ('$NAME', '${NAME}_moved')"
+NAME=${NAMES[0]} PUBLICATION=pg_once_move
+# A slot's name has small letters, digits and _.
+case $COMMAND in split) SLOT=pg_once_split_$TO ;; *) SLOT=pg_once_move_$NAME ;; esac
+SLOT=$(tr -c 'a-z0-9\n' _ <<<"${SLOT,,}" | cut -c 1-63)
+OUR_SLOT="FROM pg_replication_slots WHERE slot_name = '$SLOT' AND (database IS NULL OR database IN ('$NAME', '${NAME}_moved'))"
 LIST=$(printf "'%s'," "${NAMES[@]}")
 LIST=${LIST%,}
 export PGCONNECT_TIMEOUT=${PGCONNECT_TIMEOUT:-10}
@@ -145,7 +146,7 @@ ended() {
         if [ -n "$CLIENTS_WAIT" ]; then printf 'CLIENTS WAIT at the pooler until it has come to its end.\n' >&2; fi
         sql "$FROM" postgres "SELECT format('The slot %s holds back the log at $FROM. Who gives up must drop it, as the book says under
 \"When a step dies\": SELECT pg_drop_replication_slot(%L);', slot_name, slot_name)
-            FROM pg_replication_slots WHERE slot_name IN ('$SLOT', '$REPLICATION')" >&2 2>/dev/null || true
+            $OUR_SLOT" >&2 2>/dev/null || true
     fi
 }
 trap ended EXIT
@@ -164,7 +165,7 @@ until_true() {
             note "$what: $said"
             last=$said next=$((SECONDS + 5))
         fi
-        case $status in 0) return ;; 1) sleep "${CLIENTS_WAIT:+0.}1" ;; *) exit "$status" ;; esac
+        case $status in 0) return ;; 1) sleep 0.2 ;; *) exit "$status" ;; esac
     done
 }
 
@@ -173,7 +174,7 @@ until_true() {
 # `sql CLUSTER DATABASE [SQL]`: bare rows; without SQL it comes from the standard input. A commit waits for no standby: the
 # copy of a cluster has none yet.
 sql() {
-    PGOPTIONS="${PGOPTIONS:-} -c synchronous_commit=local" psql -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"}
+    PGOPTIONS="${PGOPTIONS:-} -c synchronous_commit=local" psql -w -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"}
 }
 # A server that does not answer is an error here, never a "no".
 ask() { sql "$@" || die "$1 did not answer, or refused"; }
@@ -184,9 +185,9 @@ is_true() {
 }
 has() { is_true "$1" postgres "SELECT EXISTS (SELECT FROM pg_database WHERE datname = '$2')"; }
 size() { ask "$1" postgres "SELECT pg_size_pretty(pg_database_size('$2'))"; }
-program() { "$1" -h "${2%:*}" -p "${2##*:}" "${@:3}"; }
+program() { "$1" -w -h "${2%:*}" -p "${2##*:}" "${@:3}"; }
 admin() {
-    psql -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2" || die "the pooler at $1 did not answer, or refused"
+    psql -w -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2" || die "the pooler at $1 did not answer, or refused"
 }
 
 # A line "NAME HOST:PORT PAUSED" for each database that is to move; PAUSED is 0 or 1.
@@ -249,11 +250,9 @@ check() {
     [ -z "$found" ] || die "prepared transactions are open: $found" "COMMIT PREPARED or ROLLBACK PREPARED them."
 }
 
-# A server looks at pg_hba.conf before it looks whether the database exists.
-let_in() { # cluster, database
-    local said
-    said=$(LC_ALL=C sql "$1" "$2" 'SELECT 1' 2>&1 || true)
-    if grep -qE 'pg_hba|password' <<<"$said"; then die "$1 must let ${PGUSER:-$(id -un)} into $2, too" "$said"; fi
+# A server looks at pg_hba.conf before it looks whether the database exists; `$2` is what it said.
+let_in() { # what must be let in, and where
+    if grep -qE 'pg_hba|fe_sendauth|password' <<<"$2"; then die "$1 must be let in, too" "$2"; fi
 }
 
 offered() { ask "$1" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'"; }
@@ -268,8 +267,8 @@ check_target() {
     if has "$TO" "$NAME"; then
         if has "$FROM" "$NAME"; then die "$NAME is in both clusters" "One of them is no home: look, and rename or drop it."; fi
     elif [ -z "$FENCED" ]; then
-        let_in "$FROM" "${NAME}_moved"
-        let_in "$TO" "${NAME}_coming"
+        let_in "${PGUSER:-$(id -un)} into ${NAME}_moved at $FROM" "$(LC_ALL=C sql "$FROM" "${NAME}_moved" 'SELECT 1' 2>&1 || true)"
+        let_in "${PGUSER:-$(id -un)} into ${NAME}_coming at $TO" "$(LC_ALL=C sql "$TO" "${NAME}_coming" 'SELECT 1' 2>&1 || true)"
         here=$(ask "$FROM" "$NAME" "SELECT extversion FROM pg_extension WHERE extname = 'pg_once'")
         there=$(offered "$TO")
         [ "$here" = "$there" ] || die "pg_once is \"$here\" in $NAME, and would be \"$there\" at $TO" "Install or upgrade it first."
@@ -290,7 +289,7 @@ check_target() {
         fi
     else
         has "$FROM" "$NAME" || has "$FROM" "${NAME}_moved" || die "$NAME is in neither cluster"
-        [ "$COMMAND$slot" != move-logical ] || die "$FROM has no slot $REPLICATION: a move-dump of $NAME has begun, or the slot was lost" "Run move-dump again, or give the move up first: docs/how-to/shards.md."
+        [ "$COMMAND$slot" != move-logical ] || die "$FROM has no slot $SLOT: a move-dump of $NAME has begun, or the slot was lost" "Run move-dump again, or give the move up first: docs/how-to/shards.md."
     fi
 }
 
@@ -302,7 +301,7 @@ pause() {
         while read -r name where paused; do
             if [ "$where $paused" != "$FROM 0" ]; then continue; fi
             status=0
-            timeout "$PATIENCE" psql -X -q -h "${pooler%:*}" -p "${pooler##*:}" -d pgbouncer -c "PAUSE \"$name\"" </dev/null || status=$?
+            timeout "$PATIENCE" psql -w -X -q -h "${pooler%:*}" -p "${pooler##*:}" -d pgbouncer -c "PAUSE \"$name\"" </dev/null || status=$?
             case $status in
             0) ;;
             124) note "$name: a transaction goes on; the next step ends its session" ;;
@@ -368,7 +367,10 @@ old_homes() {
 # split -----------------------------------------------------------------------------------------
 
 check_split() {
-    if [ ! -e "$DATA/PG_VERSION" ] && [ -n "$(ls -A "$DATA" 2>/dev/null)" ]; then die "$DATA is there, and is no cluster"; fi
+    if [ ! -e "$DATA/PG_VERSION" ]; then
+        if [ -n "$(ls -A "$DATA" 2>/dev/null)" ]; then die "$DATA is there, and is no cluster"; fi
+        if mountpoint -q "$DATA"; then die "$DATA is a mount point" "Name a directory below it."; fi
+    fi
     sql "$FROM" 'dbname=replication replication=true' IDENTIFY_SYSTEM >/dev/null ||
         die "$FROM does not let this machine in for replication" "Its pg_hba.conf needs a line: host replication ${PGUSER:-$(id -un)} ADDRESS/32 scram-sha-256"
 }
@@ -383,8 +385,8 @@ copy_cluster() {
 }
 
 is_ready() {
-    pg_ctl -D "$DATA" status >/dev/null || die "the copy does not run: $DATA.log"
-    if ! program pg_isready "$TO" -q; then echo "starts" && return 1; fi
+    pg_ctl -D "$DATA" status >/dev/null || die "the copy does not run: see $DATA.log, or the server's own log"
+    if ! pg_isready -h "${TO%:*}" -p "${TO##*:}" -q; then echo "starts" && return 1; fi
 }
 
 start_copy() {
@@ -419,13 +421,22 @@ has_replayed() {
 }
 follow() {
     is_standby || return 0
-    until_true "the copy is behind by" has_replayed "$(end_of_log)"
+    catch_up "the copy is behind by" has_replayed
+}
+# Round after round, until one is over in 3 s: then the last one, for which clients wait, will be short, too.
+catch_up() { # WHAT, command
+    local begin
+    while
+        begin=$SECONDS
+        until_true "$1" "$2" "$(end_of_log)"
+        [ $((SECONDS - begin)) -gt 3 ]
+    do :; done
 }
 end_of_log() { ask "$FROM" postgres 'SELECT pg_current_wal_flush_lsn()'; }
 
 promote() {
     is_standby || return 0
-    follow
+    until_true "the copy is behind by" has_replayed "$(end_of_log)"
     ask "$TO" postgres 'SELECT pg_promote(true, 600)' >/dev/null
 }
 
@@ -445,7 +456,7 @@ fence_copies() {
         AND datname <> 'postgres' AND datname !~ '_moved$'") || exit 2
     staying=$(ask "$TO" postgres "SELECT datname FROM pg_database WHERE datname IN (NULL${staying:+,}${staying//$'\n'/,})") || exit 2
     while read -r name; do
-        has "$TO" "$name" || continue
+        [ -n "$name" ] || continue
         allow "$TO" "$name" false
         end_sessions "$TO" "$name"
         rename "$TO" "$name" "${name}_moved" || note "$name keeps its name in the copy, closed"
@@ -464,7 +475,7 @@ split() {
         copy_cluster
         step "start the copy as a standby on port ${TO##*:}."
         start_copy
-        step "wait until the copy has caught up. Where it stands still, $DATA.log says why."
+        step "wait until the copy has caught up. Where it stands still, the log of $TO says why."
         follow
         step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10, and no step between asks."
         # Nobody has looked since the question was asked.
@@ -484,10 +495,12 @@ split() {
         resume
     fi
     step "at $TO, rename the copies of those that stay to NAME_moved, closed; drop the slot $SLOT at $FROM."
-    # Without the slot this was done before, and a database of that name may be a new one.
-    if is_true "$FROM" postgres "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$SLOT')"; then
+    # Afterwards a database of such a name may be a new one.
+    if is_true "$FROM" postgres "SELECT EXISTS (SELECT $OUR_SLOT)"; then
         fence_copies
         ask "$FROM" postgres "SELECT pg_drop_replication_slot('$SLOT')" >/dev/null
+    else
+        note "done before: the slot is gone. If others dropped it, see that no copy at $TO is open under its old name."
     fi
     old_homes
     note "  at $TO: the databases with names in _moved, copies of those that stayed at $FROM."
@@ -571,7 +584,7 @@ twin() {
     # Without the mark that Debian's 15 puts on columns: other servers refuse it.
     schema=$(program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
         sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; /^ALTER .* SET \(/s/, pg_attver=[0-9]+|pg_attver=[0-9]+, //')
-    psql -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null
+    psql -w -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null
 }
 
 connection() { echo "host=''${FROM%:*}'' port=${FROM##*:} user=''${PGUSER:-$(id -un)}'' dbname=''$1''"; }
@@ -585,10 +598,13 @@ subscribe() {
     # The publication first: the slot begins behind it.
     is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = '$PUBLICATION')" ||
         ask "$FROM" "$NAME" "CREATE PUBLICATION $PUBLICATION FOR ALL TABLES"
-    ask "$FROM" "$NAME" "SELECT pg_create_logical_replication_slot('$REPLICATION', 'pgoutput')
+    ask "$FROM" "$NAME" "SELECT pg_create_logical_replication_slot('$SLOT', 'pgoutput')
         WHERE NOT EXISTS (SELECT $OUR_SLOT)" >/dev/null
+    # Fails, since there is no such database yet: drain will need it.
+    let_in "the server $TO into ${NAME}_moved at $FROM" "$(sql "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION ${PUBLICATION}_try
+        CONNECTION '$(connection "${NAME}_moved")' PUBLICATION $PUBLICATION WITH (create_slot = false, slot_name = NONE, enabled = false)" 2>&1 || true)"
     ask "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION $PUBLICATION CONNECTION '$(connection "$NAME")' PUBLICATION $PUBLICATION
-        WITH (create_slot = false, slot_name = '$REPLICATION')"
+        WITH (create_slot = false, slot_name = '$SLOT')"
 }
 
 is_copied() {
@@ -602,10 +618,16 @@ is_copied() {
 has_confirmed() {
     local behind
     behind=$(ask "$FROM" postgres "SELECT greatest(pg_wal_lsn_diff('$1', confirmed_flush_lsn), 0) $OUR_SLOT") || exit 2
+    [ -n "$behind" ] || die "$FROM has lost the slot $SLOT" "Give the move up, and begin it again: docs/how-to/shards.md."
     echo "$behind bytes"
     [ "$behind" -le 0 ]
 }
-catch_up() { until_true "the twin is behind by" has_confirmed "$(end_of_log)"; }
+# A table that is new at the source is copied, too; one that the twin lacks is an error.
+copy_rows() {
+    ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION REFRESH PUBLICATION"
+    until_true "copied" is_copied
+    catch_up "the twin is behind by" has_confirmed
+}
 
 fence_publisher() {
     has "$FROM" "$NAME" || return 0
@@ -619,7 +641,7 @@ drain() {
     allow "$FROM" "${NAME}_moved" true
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION CONNECTION '$(connection "${NAME}_moved")'"
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
-    catch_up
+    until_true "the twin is behind by" has_confirmed "$(end_of_log)"
 }
 
 # Sequences are not replicated; the incarnation is the twin's own.
@@ -651,28 +673,25 @@ move_logical() {
     else
         step "make ${NAME}_coming at $TO, with the tables of $NAME and no rows."
         [ -n "$FENCED" ] || twin
-        step "publish $NAME, and subscribe ${NAME}_coming to it; the slot $REPLICATION keeps the log for it."
+        step "publish $NAME, and subscribe ${NAME}_coming to it; the slot $SLOT keeps the log for it. Open transactions must end first."
         [ -n "$FENCED" ] || subscribe
-        step "wait until ${NAME}_coming has a copy of each table, and has caught up. Where it stands still, the log of $TO says why."
-        if [ -z "$FENCED" ]; then
-            until_true "copied" is_copied
-            catch_up
-        fi
+        step "wait until ${NAME}_coming has a copy of each table, and has caught up. Where it stands still, the logs of $TO and $FROM say why."
+        [ -n "$FENCED" ] || copy_rows
         step "gather statistics for the planner in ${NAME}_coming."
         [ -n "$FENCED" ] || ask "$TO" "${NAME}_coming" ANALYZE
         step "PAUSE $NAME at the pooler. Clients wait from here to step 12, and no step between asks."
         # Nobody has looked since the question was asked.
-        [ -n "$FENCED$CLIENTS_WAIT" ] || catch_up
+        [ -n "$FENCED$CLIENTS_WAIT" ] || copy_rows
         pause
         step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, closed to clients."
         fence_publisher
-        step "wait until the twin has everything."
+        step "wait until the twin has everything. Where it stands still, the logs of $TO and $FROM say why."
         drain
         step "set the sequences of the twin, end its subscription, and renew its incarnation."
         finish
         switch
     fi
-    step "drop the slot $REPLICATION at $FROM."
+    step "drop the slot $SLOT at $FROM."
     until_true "the slot is in use" is_slot_dropped
     old_homes
 }

@@ -257,7 +257,7 @@ async fn shards_move_under_fire_and_each_order_is_made_once() {
         world.run_killed_in_each_step("move-dump shop_0", false);
     })
     .await;
-    let refusal = "must let postgres into shop_1_moved";
+    let refusal = "postgres into shop_1_moved at";
     block_in_place(|| not_let_in(&world, "shop_1_moved", "move-logical shop_1", refusal));
     moved(&running, "replication, killed in each step", || {
         world.run_killed_in_each_step("move-logical shop_1", false);
