@@ -94,6 +94,7 @@ fn compare(runs: &[Runs; 3]) -> Result<[Comparison; 2]> {
     let mut cost = of("counted / not counted", &[counted, counted], &[a, b])?;
     cost.bar = Some(Bar {
         at_least: noise.throughput.lower_quartile,
+        by_cpu: false,
         met: cost.throughput.median >= noise.throughput.lower_quartile,
     });
     Ok([cost, noise])

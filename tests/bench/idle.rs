@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cpu;
 use crate::database::{Database, NAME};
-use crate::measured::{Idle, Results};
+use crate::measured::{Figure, Results};
 use crate::settings::Settings;
 use crate::table;
 
@@ -59,13 +59,9 @@ pub async fn measure(database: &Database, results: &mut Results) -> Result<()> {
         let swept: bool = client.query_one(SWEPT, &[&seconds]).await?.get(0);
         ensure!(swept, "{name} was not swept: the figure would be too good");
     }
-    results.idle = Some(Idle {
-        what,
-        seconds: PERIOD.as_secs(),
-        percent_of_a_core: percent,
-        at_most: AT_MOST_PERCENT,
-        met: percent <= AT_MOST_PERCENT,
-    });
+    let what = format!("{what}, over {} s", PERIOD.as_secs());
+    let figure = Figure::of(what, percent, "% of a core", Some(AT_MOST_PERCENT));
+    results.figures.push(figure);
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use crate::table;
 const OF_UPDATE: f64 = 0.8;
 const OF_GENERIC: f64 = 1.5;
 const OF_LOAD_AND_SAVE: f64 = 1.5;
+const OF_PATCH: f64 = 0.9;
 const OF_HISTORY: f64 = 0.75;
 const OF_ACTION: f64 = 0.7;
 const OF_REFUND: f64 = 0.9;
@@ -223,7 +224,12 @@ async fn patched(database: &Database) -> Result<Case> {
         until: seconds(database),
         contenders: vec![
             contender(ONCE, once, None, moves!("job")),
-            contender("raw UPDATE ... status = ANY", raw, None, moves!("raw")),
+            contender(
+                "raw UPDATE ... status = ANY",
+                raw,
+                Some(OF_PATCH),
+                moves!("raw"),
+            ),
         ],
     }
     .run(database)

@@ -3,10 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::measured::Results;
-use crate::table::{
-    grouped, idle_line, megabytes, milliseconds, noise_verdict, ratio, size, size_verdict, spread,
-    verdict,
-};
+use crate::table::{amount, figure_verdict, grouped, noise_verdict, ratio, size, spread, verdict};
 
 /// The whole text.
 pub fn of(results: &Results) -> String {
@@ -20,8 +17,8 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
         "{}, {} cores, {} connections, `synchronous_commit = off`, median of {} interleaved rounds of \
-         {} s (`make bench{}`). ratio: pg_once's throughput divided by that side's. The CPU column is \
-         the server's, per call.\n",
+         {} s (`make bench{}`). ratio: pg_once's throughput divided by that side's. CPU is the server's, \
+         per call; CPU ratio: that side's divided by pg_once's. Both are medians of the rounds' own ratios.\n",
         results.postgresql,
         results.cores,
         results.clients,
@@ -31,9 +28,9 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "| case | beside | ratio | bar | pg_once | beside | CPU pg_once | CPU beside |"
+        "| case | beside | ratio | CPU ratio | bar | pg_once | beside | CPU pg_once | CPU beside |"
     )?;
-    writeln!(text, "|---|---|--:|---|--:|--:|--:|--:|")?;
+    writeln!(text, "|---|---|--:|--:|---|--:|--:|--:|--:|")?;
     for case in &results.cases {
         let Some((ours, others)) = case.sides.split_first() else {
             continue;
@@ -42,11 +39,12 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
         for side in others {
             writeln!(
                 text,
-                "| {}{} | {} | {} | {} | {}/s | {}/s | {} | {} |",
+                "| {}{} | {} | {} | {} | {} | {}/s | {}/s | {} | {} |",
                 case.name,
                 size(case.among),
                 side.name,
                 ratio(side.ratio),
+                ratio(side.cpu_ratio),
                 verdict(side.bar),
                 grouped(ours.median_per_second),
                 grouped(side.median_per_second),
@@ -55,12 +53,13 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
             )?;
         }
     }
-    if !results.sizes.is_empty() {
-        writeln!(text, "\n| on disk | size | bar |")?;
+    if !results.figures.is_empty() {
+        writeln!(text, "\n| figure | value | bar |")?;
         writeln!(text, "|---|--:|---|")?;
-        for size in &results.sizes {
-            let (bytes, verdict) = (megabytes(size.bytes), size_verdict(size));
-            writeln!(text, "| {} | {bytes} | {verdict} |", size.what)?;
+        for figure in &results.figures {
+            let value = amount(figure.value, figure.unit);
+            let (what, verdict) = (&figure.what, figure_verdict(figure));
+            writeln!(text, "| {what} | {value} | {verdict} |")?;
         }
     }
     if !results.comparisons.is_empty() {
@@ -81,15 +80,16 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
         }
     }
     if !results.latencies.is_empty() {
-        writeln!(text, "\n| how long a caller takes | callers | p50 | p99 |")?;
-        writeln!(text, "|---|--:|--:|--:|")?;
+        writeln!(
+            text,
+            "\n| how long a caller takes | callers | p50 | p99 | p999 |"
+        )?;
+        writeln!(text, "|---|--:|--:|--:|--:|")?;
         for of in &results.latencies {
-            let (p50, p99) = (milliseconds(of.p50), milliseconds(of.p99));
-            writeln!(text, "| {} | {} | {p50} | {p99} |", of.what, of.callers)?;
+            let [p50, p99, p999] = [of.p50, of.p99, of.p999].map(|time| amount(time, "ms"));
+            let (what, callers) = (&of.what, of.callers);
+            writeln!(text, "| {what} | {callers} | {p50} | {p99} | {p999} |")?;
         }
-    }
-    if let Some(idle) = &results.idle {
-        writeln!(text, "\n{}", idle_line(idle))?;
     }
     if results.costs.is_empty() {
         return Ok(());

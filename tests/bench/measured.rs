@@ -13,6 +13,8 @@ use crate::settings::Settings;
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bar {
     pub at_least: f64,
+    /// Of the CPU ratio, not of the throughput's.
+    pub by_cpu: bool,
     pub met: bool,
 }
 
@@ -45,24 +47,31 @@ pub enum Among {
     Events(u64),
 }
 
-/// A size on disk and what it may be.
+/// A number that is not a ratio to another side, and what it may be.
 #[derive(Clone, Debug, Serialize)]
-pub struct Size {
+pub struct Figure {
     pub what: String,
-    pub bytes: u64,
-    pub at_most: Option<u64>,
+    pub value: f64,
+    pub unit: &'static str,
+    pub at_most: Option<f64>,
     /// None where nothing is asked for.
     pub met: Option<bool>,
 }
 
-impl Size {
-    pub fn of(what: &str, bytes: u64, at_most: Option<u64>) -> Self {
+impl Figure {
+    pub fn of(what: String, value: f64, unit: &'static str, at_most: Option<f64>) -> Self {
         Self {
-            what: what.to_owned(),
-            bytes,
+            what,
+            value,
+            unit,
             at_most,
-            met: at_most.map(|most| bytes <= most),
+            met: at_most.map(|most| value <= most),
         }
+    }
+
+    /// A number of bytes.
+    pub fn size(what: String, bytes: f64, at_most: Option<f64>) -> Self {
+        Self::of(what, bytes / 1e6, "MB", at_most.map(|most| most / 1e6))
     }
 }
 
@@ -73,6 +82,7 @@ pub struct Latency {
     pub callers: usize,
     pub p50: f64,
     pub p99: f64,
+    pub p999: f64,
 }
 
 impl Latency {
@@ -82,19 +92,10 @@ impl Latency {
             what,
             callers: times.len(),
             p50: quantile(times.clone(), 0.5)?,
-            p99: quantile(times, 0.99)?,
+            p99: quantile(times.clone(), 0.99)?,
+            p999: quantile(times, 0.999)?,
         })
     }
-}
-
-/// What a server costs in which nothing happens.
-#[derive(Clone, Debug, Serialize)]
-pub struct Idle {
-    pub what: String,
-    pub seconds: u64,
-    pub percent_of_a_core: f64,
-    pub at_most: f64,
-    pub met: bool,
 }
 
 /// The middle half of many ratios.
@@ -161,12 +162,10 @@ pub struct Results {
     pub quick: bool,
     pub cases: Vec<Case>,
     pub costs: Vec<Cost>,
-    pub sizes: Vec<Size>,
+    pub figures: Vec<Figure>,
     pub series: Vec<Series>,
     pub comparisons: Vec<Comparison>,
     pub latencies: Vec<Latency>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub idle: Option<Idle>,
     pub left_out: Vec<String>,
     pub seconds: u64,
 }
@@ -192,11 +191,10 @@ impl Results {
             quick: settings.quick,
             cases: Vec::new(),
             costs: Vec::new(),
-            sizes: Vec::new(),
+            figures: Vec::new(),
             series: Vec::new(),
             comparisons: Vec::new(),
             latencies: Vec::new(),
-            idle: None,
             left_out: Vec::new(),
             seconds: 0,
         })
@@ -209,9 +207,8 @@ impl Results {
             let ratios = sides.filter_map(|side| side.bar).map(|bar| bar.met);
             let compared = self.comparisons.iter().filter_map(|c| c.bar);
             ratios
-                .chain(self.sizes.iter().filter_map(|size| size.met))
+                .chain(self.figures.iter().filter_map(|figure| figure.met))
                 .chain(compared.map(|bar| bar.met))
-                .chain(self.idle.iter().map(|idle| idle.met))
         };
         (bars().count(), bars().filter(|met| !met).count())
     }
@@ -224,8 +221,9 @@ pub struct Runs {
     pub script: Option<String>,
     pub per_second: Vec<f64>,
     pub cpu_us: Vec<f64>,
-    /// The ratio of ours to it that is asked for.
+    /// The ratio of ours to it that is asked for: of the throughput, or of the CPU time.
     pub at_least: Option<f64>,
+    pub by_cpu: bool,
 }
 
 impl Case {
@@ -259,20 +257,24 @@ impl Runs {
             per_second: Vec::new(),
             cpu_us: Vec::new(),
             at_least,
+            by_cpu: false,
         }
     }
 
     fn side(self, ours: Option<&Runs>) -> Side {
         let ratio = ours.and_then(|ours| ratio_of(&ours.per_second, &self.per_second));
+        let cpu_ratio = ours.and_then(|ours| ratio_of(&self.cpu_us, &ours.cpu_us));
+        let asked = if self.by_cpu { cpu_ratio } else { ratio };
         Side {
             name: self.name,
             script: self.script,
             median_per_second: median(self.per_second.clone()).unwrap_or_default(),
             median_cpu_us: median(self.cpu_us.clone()),
             ratio,
-            cpu_ratio: ours.and_then(|ours| ratio_of(&self.cpu_us, &ours.cpu_us)),
-            bar: ratio.zip(self.at_least).map(|(ratio, at_least)| Bar {
+            cpu_ratio,
+            bar: asked.zip(self.at_least).map(|(ratio, at_least)| Bar {
                 at_least,
+                by_cpu: self.by_cpu,
                 met: ratio >= at_least,
             }),
             per_second: self.per_second,
@@ -292,7 +294,7 @@ pub fn median(values: Vec<f64>) -> Option<f64> {
 }
 
 /// The value that this share of the others is below, between two of them where it falls there; none of nothing.
-fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
+pub fn quantile(mut values: Vec<f64>, share: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let place = share * values.len().checked_sub(1)? as f64;
     let (below, above) = (place.floor(), place.ceil());

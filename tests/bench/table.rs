@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::measured::{Among, Bar, Case, Comparison, Idle, Latency, Results, Side, Size, Spread};
+use crate::measured::{Among, Bar, Case, Comparison, Figure, Latency, Results, Side, Spread};
 
 /// Says what is being done, on standard error.
 pub fn say(text: &str) {
@@ -51,7 +51,8 @@ pub fn verdict(bar: Option<Bar>) -> String {
         if bar.at_least > 1.0 && bar.at_least < 1.01 {
             format!("> 1: {met}")
         } else {
-            format!(">= {}: {met}", bar.at_least)
+            let of = if bar.by_cpu { "CPU " } else { "" };
+            format!("{of}>= {}: {met}", bar.at_least)
         }
     })
 }
@@ -76,12 +77,9 @@ pub fn print(results: &Results) {
         print_case(case);
     }
     print_costs(results);
-    print_sizes(results);
+    print_figures(&results.figures);
     print_comparisons(&results.comparisons);
     print_latencies(&results.latencies);
-    if let Some(idle) = &results.idle {
-        println!("\n{}", idle_line(idle));
-    }
     for left_out in &results.left_out {
         println!("\nleft out: {left_out}");
     }
@@ -171,31 +169,28 @@ fn print_costs(results: &Results) {
     }
 }
 
-fn print_sizes(results: &Results) {
-    if !results.sizes.is_empty() {
-        println!("\non disk");
+fn print_figures(figures: &[Figure]) {
+    if !figures.is_empty() {
+        println!();
     }
-    for size in &results.sizes {
-        println!(
-            "  {:60} {:>12}   {}",
-            size.what,
-            megabytes(size.bytes),
-            size_verdict(size)
-        );
+    for figure in figures {
+        let (what, value) = (&figure.what, amount(figure.value, figure.unit));
+        println!("  {what:74} {value:>14}   {}", figure_verdict(figure));
     }
 }
 
-/// Bytes as people read them.
-pub fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
+/// A number with its unit.
+pub fn amount(value: f64, unit: &str) -> String {
+    let digits = if value < 10.0 { 2 } else { 1 };
+    format!("{value:.digits$} {unit}")
 }
 
-/// What the size may be and whether it is.
-pub fn size_verdict(size: &Size) -> String {
-    let met = size.met.map(|met| if met { "met" } else { "MISSED" });
-    let verdict = size.at_most.zip(met);
+/// What the figure may be and whether it is.
+pub fn figure_verdict(figure: &Figure) -> String {
+    let met = figure.met.map(|met| if met { "met" } else { "MISSED" });
+    let verdict = figure.at_most.zip(met);
     verdict.map_or_else(String::new, |(most, met)| {
-        format!("<= {}: {met}", megabytes(most))
+        format!("<= {}: {met}", amount(most, figure.unit))
     })
 }
 
@@ -218,23 +213,22 @@ fn print_comparisons(comparisons: &[Comparison]) {
 
 fn print_latencies(latencies: &[Latency]) {
     if !latencies.is_empty() {
-        println!("\n{:74} {:>10} {:>10} {:>10}", "", "callers", "p50", "p99");
+        println!(
+            "\n{:74} {:>10} {:>10} {:>10} {:>10}",
+            "", "callers", "p50", "p99", "p999"
+        );
     }
     for Latency {
         what,
         callers,
         p50,
         p99,
+        p999,
     } in latencies
     {
-        let (p50, p99) = (milliseconds(*p50), milliseconds(*p99));
-        println!("  {what:72} {callers:>10} {p50:>10} {p99:>10}");
+        let [p50, p99, p999] = [p50, p99, p999].map(|time| amount(*time, "ms"));
+        println!("  {what:72} {callers:>10} {p50:>10} {p99:>10} {p999:>10}");
     }
-}
-
-/// Milliseconds as people read them.
-pub fn milliseconds(time: f64) -> String {
-    format!("{time:.1} ms")
 }
 
 /// A median with its quartiles.
@@ -242,18 +236,6 @@ pub fn spread(spread: Spread) -> String {
     format!(
         "{:.3} ({:.3}-{:.3})",
         spread.median, spread.lower_quartile, spread.upper_quartile
-    )
-}
-
-/// What an idle server costs.
-pub fn idle_line(idle: &Idle) -> String {
-    format!(
-        "{}: {:.2} % of a core over {} s (<= {} %: {})",
-        idle.what,
-        idle.percent_of_a_core,
-        idle.seconds,
-        idle.at_most,
-        if idle.met { "met" } else { "MISSED" }
     )
 }
 

@@ -7,7 +7,7 @@
 use anyhow::Result;
 
 use crate::database::Database;
-use crate::measured::{Size, median};
+use crate::measured::{Figure, median};
 use crate::outbox::flow::{BACKLOG, Flow, Until};
 use crate::outbox::place::Place;
 use crate::outbox::side::{Keyed, Side, Worker};
@@ -37,7 +37,7 @@ async fn flow(place: &Place<'_>, queue: &str) -> Result<u64> {
 }
 
 /// All are consumed, with a bounded backlog; then the sweeps run.
-pub async fn after_a_flow(database: &Database) -> Result<Vec<Size>> {
+pub async fn after_a_flow(database: &Database) -> Result<Vec<Figure>> {
     let events = table::grouped(database.settings.events() as f64);
     table::say(&format!("On disk after {events} events"));
     database.set_autovacuum(true).await?;
@@ -54,11 +54,15 @@ pub async fn after_a_flow(database: &Database) -> Result<Vec<Size>> {
     database.set_autovacuum(false).await?;
     let most = SMALL.max(2 * backlog);
     Ok(vec![
-        Size::of(&format!("while {events} events are consumed"), peak, None),
-        Size::of(
-            &format!("after {events} events were consumed, swept"),
-            after,
-            Some(most),
+        Figure::size(
+            format!("on disk while {events} events are consumed"),
+            peak as f64,
+            None,
+        ),
+        Figure::size(
+            format!("on disk after {events} events were consumed, swept"),
+            after as f64,
+            Some(most as f64),
         ),
     ])
 }
@@ -72,7 +76,7 @@ async fn flow_after_a_fill(place: &Place<'_>) -> Result<u64> {
 }
 
 /// Sizes of the same flow, without and with a subscriber of another topic that never comes.
-pub async fn beside_a_dead_subscriber(database: &Database) -> Result<Vec<Size>> {
+pub async fn beside_a_dead_subscriber(database: &Database) -> Result<Vec<Figure>> {
     let events = table::grouped(database.settings.events() as f64);
     table::say(&format!(
         "On disk while {events} events pass a dead subscriber"
@@ -98,14 +102,14 @@ pub async fn beside_a_dead_subscriber(database: &Database) -> Result<Vec<Size>> 
     database.set_autovacuum(false).await?;
     let mut sizes = Vec::new();
     for (moment, sizes_then, most) in [
-        ("peak while", peaks, NOT_RAISED),
-        ("swept after", swept, NOT_RAISED_SWEPT),
+        ("on disk, peak while", peaks, NOT_RAISED),
+        ("on disk, swept after", swept, NOT_RAISED_SWEPT),
     ] {
         let [without, with] = sizes_then.map(|sizes| median(sizes).unwrap_or_default());
         let what = |who: &str| format!("{moment} {events} events pass, {who} dead subscriber");
-        sizes.push(Size::of(&what("no"), without as u64, None));
-        let most = Some((without * most) as u64);
-        sizes.push(Size::of(&what("beside a"), with as u64, most));
+        sizes.push(Figure::size(what("no"), without, None));
+        let most = Some(without * most);
+        sizes.push(Figure::size(what("beside a"), with, most));
     }
     Ok(sizes)
 }

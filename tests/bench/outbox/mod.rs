@@ -35,11 +35,11 @@ pub async fn measure(database: &Database, results: &mut Results) -> Result<()> {
         results.cases.push(emit::one_by_one(database).await?);
     }
     if settings.wants_of_outbox("size") {
-        results.sizes.extend(disk::after_a_flow(database).await?);
+        results.figures.extend(disk::after_a_flow(database).await?);
     }
     if settings.wants_of_outbox("dead") {
         let sizes = disk::beside_a_dead_subscriber(database).await?;
-        results.sizes.extend(sizes);
+        results.figures.extend(sizes);
     }
     if settings.wants_of_outbox("down") {
         results
