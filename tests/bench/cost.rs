@@ -103,7 +103,8 @@ const HOT: &str = "SELECT coalesce(sum(n_tup_hot_upd)::float8 / nullif(sum(n_tup
     FROM pg_stat_user_tables WHERE relid = ANY ($1::text[]::regclass[])";
 const RESET: &str =
     "SELECT pg_stat_reset_single_table_counters(t::regclass) FROM unnest($1::text[]) t";
-const POSITION: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint";
+/// Where the log ends, in bytes.
+pub const POSITION: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint";
 
 /// One side's.
 pub async fn one(database: &Database, work: &Work<'_>) -> Result<Cost> {

@@ -49,7 +49,7 @@ pub async fn measure(database: &Database, results: &mut Results) -> Result<()> {
             let at = (round + turn) % SIDES.len();
             let until = Until::Seconds(database.settings.seconds());
             let run = tokio::task::block_in_place(|| {
-                pgbench::run_in(SIDES[at].0, database, CLAIMS, 0, until)
+                pgbench::run_in(SIDES[at].0, database, CLAIMS, 0, until, &[])
             })?;
             runs[at].per_second.push(run.per_second);
             runs[at].cpu_us.extend(run.cpu_us);

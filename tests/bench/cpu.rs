@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::database::Database;
 
@@ -74,6 +74,14 @@ pub fn so_far(database: &Database) -> Result<Option<f64>> {
         ticks += own(11).unwrap_or_default() + own(12).unwrap_or_default();
     }
     Ok(Some(ticks * MICROSECONDS_PER_TICK))
+}
+
+/// CPU microseconds of one process so far, as the scheduler counts them: exact where the ticks are too coarse.
+pub fn of_process(pid: i64) -> Result<f64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    let nanoseconds = text.split_whitespace().next().context(path)?;
+    Ok(nanoseconds.parse::<f64>()? / 1e3)
 }
 
 /// How many children the postmaster has, those included that it has not buried yet: their CPU time

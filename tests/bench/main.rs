@@ -1,8 +1,8 @@
 //! `make bench`: what pg_once costs beside raw SQL that makes the same writes, beside the same thing
 //! in PL/pgSQL, and beside what applications usually do.
 //!
-//! Invariant: every figure is a ratio of two runs of the same round, so that a busy machine slows
-//! both. It reports; a missed bar is marked and does not change the exit status, unless the bar is what was asked for
+//! Invariant: every ratio is of two runs of the same round, so that a busy machine slows both. It reports; a missed
+//! bar is marked and does not change the exit status, unless the bar is what was asked for
 //! (`Settings::asks_for_a_bar`).
 //! A table of contents; each noun has its file.
 
@@ -12,6 +12,7 @@ mod cost;
 mod counters;
 mod cpu;
 mod database;
+mod first;
 mod idle;
 mod jobs;
 mod machines;
@@ -51,8 +52,7 @@ async fn measure(settings: &Settings) -> Result<Results> {
     let database = Database::launch(settings).await?;
     let mut results = Results::of(&database, settings).await?;
     if let Some(keys) = settings.reap_among {
-        let case = claims_while_reaping::case_among(&database, keys).await?;
-        results.cases.push(case);
+        claims_while_reaping::measure(&database, keys, &mut results).await?;
         return Ok(results);
     }
     if settings.wants(Noun::Machines) {
@@ -67,7 +67,10 @@ async fn measure(settings: &Settings) -> Result<Results> {
         outbox::measure(&database, &mut results).await?;
     }
     if settings.wants(Noun::Waits) {
-        results.latencies = waits::measure(&database).await?;
+        results.latencies.extend(waits::measure(&database).await?);
+    }
+    if settings.wants(Noun::First) {
+        results.cases.extend(first::measure(settings).await?);
     }
     if settings.wants(Noun::Keys) {
         measure_keys(&database, &mut results).await?;
@@ -79,9 +82,7 @@ async fn measure_keys(database: &Database, results: &mut Results) -> Result<()> 
     stock::remake(database, 0).await?;
     results.cases.extend(cases::without_stock(database).await?);
     results.costs.extend(cost::of_keys(database).await?);
-    results
-        .cases
-        .push(claims_while_reaping::case(database).await?);
+    claims_while_reaping::measure(database, 0, results).await?;
     for &keys in &database.settings.sizes() {
         let room = stock::room_for(keys, database.directory())?;
         if let Some(reason) = room {
@@ -95,6 +96,8 @@ async fn measure_keys(database: &Database, results: &mut Results) -> Result<()> 
         results
             .cases
             .extend(cases::with_stock(database, keys).await?);
+        let costs = claims_while_reaping::sweep_a_tenth(database, keys).await?;
+        results.figures.extend(costs);
     }
     Ok(())
 }

@@ -2,6 +2,9 @@
 //!
 //! Invariant: a figure is only taken of scripts that all ended well.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use anyhow::{Context, Result, bail};
 
 use crate::cpu::Meter;
@@ -12,7 +15,8 @@ pub const REQUEST: &str = r#"{"customer": "cus_8Kq2mXv0", "amount": 129900, "cur
 /// The stored answer.
 pub const RESPONSE: &str = r#"{"order_id": "ord_01HZX3V9Q", "status": "created", "amount": 129900, "currency": "EUR", "eta": "2d"}"#;
 /// Raw SQL gets its fingerprint for nothing: 33 bytes, as many as the extension stores.
-const FINGERPRINT: &str = r"\x01aabbccddeeff00112233445566778899aabbccddeeff00112233445566778899";
+pub const FINGERPRINT: &str =
+    r"\x01aabbccddeeff00112233445566778899aabbccddeeff00112233445566778899";
 
 /// How many keys are held by somebody in the cases of `in_progress`.
 pub const HELD: u64 = 1000;
@@ -46,16 +50,42 @@ pub struct Run {
 
 /// Runs `script` with the clients and the stock of the settings.
 pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) -> Result<Run> {
-    run_in(NAME, database, script, stock, until)
+    run_in(NAME, database, script, stock, until, &[])
 }
 
-/// The same in another database of the server.
+/// The same, with the milliseconds that each script took.
+pub fn run_timed(
+    database: &Database,
+    script: Script<'_>,
+    stock: u64,
+    until: Until,
+) -> Result<(Run, Vec<f64>)> {
+    let logs = database.directory().join("logs");
+    std::fs::create_dir(&logs)?;
+    std::fs::set_permissions(&logs, Permissions::from_mode(0o777))?;
+    let log = format!("--log-prefix={}/of", logs.display());
+    let run = run_in(NAME, database, script, stock, until, &["--log", &log])?;
+    let mut times = Vec::new();
+    for entry in std::fs::read_dir(&logs)? {
+        let text = std::fs::read_to_string(entry?.path())?;
+        // Client, its number of the transaction, microseconds, ...
+        let microseconds = text
+            .lines()
+            .map(|line| line.split(' ').nth(2)?.parse().ok());
+        times.extend(microseconds.flatten().map(|us: f64| us / 1e3));
+    }
+    std::fs::remove_dir_all(&logs)?;
+    Ok((run, times))
+}
+
+/// In another database of the server, and with further options.
 pub fn run_in(
     name: &str,
     database: &Database,
     script: Script<'_>,
     stock: u64,
     until: Until,
+    options: &[&str],
 ) -> Result<Run> {
     let path = database.directory().join(format!("{}.sql", script.name));
     std::fs::write(&path, script.text).with_context(|| path.display().to_string())?;
@@ -86,7 +116,8 @@ pub fn run_in(
     ] {
         arguments.push(format!("--define={name}={value}"));
     }
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(options);
     let meter = Meter::start(database)?;
     let output = database
         .run_in(name, "pgbench", &arguments)

@@ -147,7 +147,7 @@ pub async fn remake_finished(database: &Database, keys: u64) -> Result<()> {
 }
 
 /// Adds keys that the sweep task key_reap deletes until there are `keys` of them; each round gives them new names.
-pub async fn fill_up_expired(database: &Database, keys: u64, round: u32) -> Result<()> {
+pub async fn fill_up_expired(database: &Database, keys: u64, round: &str) -> Result<()> {
     let there = "SELECT count(*) FROM once.key WHERE reap_at < now()";
     let missing = keys.saturating_sub(u64::try_from(database.number(there).await?)?);
     let key = format!("'expired {round} ' || i");

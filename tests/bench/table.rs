@@ -175,7 +175,7 @@ fn print_figures(figures: &[Figure]) {
     }
     for figure in figures {
         let (what, value) = (&figure.what, amount(figure.value, figure.unit));
-        println!("  {what:74} {value:>14}   {}", figure_verdict(figure));
+        println!("  {what:85} {value:>18}   {}", figure_verdict(figure));
     }
 }
 

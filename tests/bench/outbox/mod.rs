@@ -6,9 +6,10 @@ mod disk;
 mod drain;
 mod emit;
 mod flow;
+mod idle;
 mod passed;
 mod place;
-mod side;
+pub mod side;
 mod steady;
 mod take;
 
@@ -33,6 +34,9 @@ pub async fn measure(database: &Database, results: &mut Results) -> Result<()> {
     }
     if settings.wants_of_outbox("emit") {
         results.cases.push(emit::one_by_one(database).await?);
+    }
+    if settings.wants_of_outbox("idle") {
+        results.figures.extend(idle::takes(database).await?);
     }
     if settings.wants_of_outbox("size") {
         results.figures.extend(disk::after_a_flow(database).await?);
