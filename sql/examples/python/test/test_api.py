@@ -6,10 +6,15 @@ import sys
 import unittest
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
-from harness import HERE, create_tables, new_key, scalar
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from harness import HERE, admin, create_tables, new_key, scalar
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 sys.path.insert(0, str(HERE.parent / "examples"))
 os.environ["PG_ONCE_URL"], shop_url = os.environ["PG_ONCE_ADMIN_URL"], os.environ["PG_ONCE_URL"]
@@ -26,6 +31,8 @@ PAYMENTS = "SELECT count(*) FROM payment_made WHERE customer = %s"
 
 def setUpModule() -> None:
     create_tables("examples")
+    with admin() as conn:
+        conn.execute("CREATE TABLE seat_sold (seat text UNIQUE DEFERRABLE INITIALLY DEFERRED)")
 
 
 class App:
@@ -100,6 +107,100 @@ class FastAPIService(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(replies[0].content, replies[1].content)
             self.assertIn("Idempotent-Replayed", replies[1].headers)
         self.assertEqual(scalar(PAYMENTS, self.user), 1)
+
+
+seats = FastAPI()
+seats.add_middleware(Idempotency, pool=api.engine, user=api.user_of)
+
+
+@seats.exception_handler(IntegrityError)
+async def taken(*_: Any) -> JSONResponse:
+    return JSONResponse({"title": "taken"}, 409)
+
+
+@seats.post("/{seat}", status_code=201)
+async def sell(seat: str, request: Request, raises: int = 0, late: int = 0, aborts: int = 0, forgets: int = 0) -> Any:
+    lease = current(request)
+    async with AsyncSession(api.engine) as session:
+        await session.execute(text("INSERT INTO seat_sold VALUES (:seat)"), {"seat": seat})
+        await (lease.abort(session, aborts) if aborts else lease.complete(session, 201, {"seat": seat}))
+        if raises:
+            raise HTTPException(raises)
+        if not forgets:
+            await session.commit()
+        if late:
+            raise HTTPException(late)
+    return {"seat": seat}
+
+
+async def session_of() -> AsyncIterator[AsyncSession]:
+    async with AsyncSession(api.engine) as session, session.begin():
+        yield session
+
+
+@seats.post("/dependency/{seat}", status_code=201)
+async def sell_in(seat: str, request: Request, session: Annotated[AsyncSession, Depends(session_of)]) -> Any:
+    await session.execute(text("INSERT INTO seat_sold VALUES (:seat)"), {"seat": seat})
+    return (await current(request).complete(session, 201, {"seat": seat})).value
+
+
+class AnswerOfATransaction(unittest.IsolatedAsyncioTestCase):
+    """The application stores an answer in its own transaction: the client is told what is committed."""
+
+    async def asyncSetUp(self) -> None:
+        self.seat, self.key = new_key(), new_key()
+
+    async def asyncTearDown(self) -> None:
+        await api.engine.dispose()
+
+    async def twice(self, query: str = "", path: str = "") -> list[tuple[int, bool, int]]:
+        """For the request and its retry: the status, whether it is a replay, and the seats that are sold then."""
+        return [await self.sell(query, path) for _ in range(2)]
+
+    async def sell(self, query: str = "", path: str = "") -> tuple[int, bool, int]:
+        reply = await post(seats, self.key, path=f"{path}/{self.seat}{query}")
+        sold = scalar("SELECT count(*) FROM seat_sold WHERE seat = %s", self.seat)
+        return reply.status_code, "Idempotent-Replayed" in reply.headers, sold
+
+    def status(self) -> str:
+        return scalar("SELECT status FROM once.key_get('http', %s)", f"ada/{self.key}")
+
+    async def test_it_commits(self) -> None:
+        self.assertEqual(await self.twice(), [(201, False, 1), (201, True, 1)])
+
+    async def test_it_is_rolled_back_by_an_answer_that_is_not_final(self) -> None:
+        self.assertEqual(await self.twice("?raises=409"), [(409, False, 0)] * 2)
+        self.assertEqual(self.status(), "released")
+
+    async def test_it_is_rolled_back_by_a_final_answer(self) -> None:
+        self.assertEqual(await self.twice("?raises=402"), [(402, False, 0), (402, True, 0)])
+
+    async def test_a_refusal_is_rolled_back_by_its_own_exception(self) -> None:
+        self.assertEqual(await self.twice("?raises=402&aborts=402"), [(402, False, 0), (402, True, 0)])
+
+    async def test_a_deferred_constraint_fails_at_its_commit(self) -> None:
+        scalar("INSERT INTO seat_sold VALUES (%s) RETURNING 1", self.seat)
+        self.assertEqual(await self.sell(), (409, False, 1))
+        self.assertEqual(self.status(), "released")
+        scalar("DELETE FROM seat_sold WHERE seat = %s RETURNING 1", self.seat)
+        self.assertEqual(await self.twice(), [(201, False, 1), (201, True, 1)])
+
+    async def test_a_session_of_a_dependency_commits_after_the_answer_is_sent(self) -> None:
+        self.assertEqual(await self.twice(path="/dependency"), [(201, False, 1), (201, True, 1)])
+        self.key = new_key()
+        with self.assertRaises((IntegrityError, RuntimeError)):
+            await self.sell(path="/dependency")
+        self.assertEqual(self.status(), "released")
+
+    async def test_a_forgotten_commit_is_an_error(self) -> None:
+        with self.assertRaisesRegex(RuntimeError, "commit"):
+            await self.sell("?forgets=1")
+        self.assertEqual(self.status(), "released")
+
+    async def test_what_is_committed_is_the_answer_whatever_fails_after_it(self) -> None:
+        for late in (402, 409, 500):
+            self.seat, self.key = new_key(), new_key()
+            self.assertEqual(await self.twice(f"?late={late}"), [(201, False, 1), (201, True, 1)])
 
 
 class Middleware(unittest.IsolatedAsyncioTestCase):

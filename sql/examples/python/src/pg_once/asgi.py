@@ -112,13 +112,17 @@ class Idempotency:
             return problem(503, "the database is away", 1), []
 
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
-        """Runs the application, and stores what it answers unless it has done so."""
+        """Runs the application, and stores what it answers unless it has done so.
+
+        A stored answer may have been rolled back. If it is committed and the application says something else, then
+        the call that ends the key is refused (ON006), and `run` returns what is committed.
+        """
         answer = await _run_app(self.app, {**scope, LEASE: lease}, body, once)
-        if lease.answers:
-            if answer.status < 500:
-                return lease.answers[0]
-            # Its COMMIT may have failed, or not: once the key is released, the next claim tells.
-            raise Unavailable("the application failed after it had stored its answer")
+        if lease.answers and lease.answers[0][0].status == answer.status:
+            if await lease.committed(self.pool):
+                return lease.answers[0][0]
+            if answer.status < 400:
+                raise RuntimeError("the transaction that stored the answer is not committed: is a commit missing?")
         if answer.status >= 500 or answer.status in NOT_FINAL:
             after = retry_after(answer.headers.get("retry-after"))
             await lease.release(self.pool, f"the application says {answer.status}", after)

@@ -37,7 +37,9 @@ ADVANCE = """
 SELECT extract(epoch FROM lease_left)::float8 AS lease_left
   FROM once.key_advance(%(scope)s, %(key)s, %(token)s, %(point)s, %(state)s::json, lease => %(lease)s)"""
 END = """
-SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json)"""
+SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
+       pg_current_xact_id()::text AS transaction"""
+COMMITTED = "SELECT pg_xact_status(%(transaction)s::xid8) = 'committed' AS committed"
 RELEASE = "SELECT once.key_release(%(scope)s, %(key)s, %(token)s, %(error)s, %(after)s)"
 PARK = "SELECT once.key_park(%(scope)s, %(key)s, %(token)s, %(reason)s)"
 EXTEND = """
@@ -125,7 +127,8 @@ class Lease:
     seconds: float
     resumed: bool = False
     request: str | None = None  # of what a completer took, where the scope keeps requests
-    answers: list[Answer] = field(default_factory=list, compare=False, repr=False)  # the one that it has stored
+    # The answer that it has stored, and in which transaction; None: in a committed one.
+    answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def value(self) -> Any:
@@ -148,6 +151,12 @@ class Lease:
     def abort(self, code: int, body: Document = None, headers: Document = None) -> Flow[Answer]:
         """Stores the answer of a failure that no retry mends; emits the steps' on_abort events."""
         return (yield from self._end("abort", code, body, headers))
+
+    @method
+    def committed(self) -> Flow[bool]:
+        """Whether the transaction that stored the answer is committed: not rolled back, nor still open."""
+        transaction = self.answers[0][1]
+        return transaction is None or bool((yield from ask(COMMITTED, transaction=transaction))[0].committed)
 
     @method
     def release(self, error: str, after: Seconds = None) -> Flow[None]:
@@ -244,10 +253,10 @@ class Lease:
 
     def _end(self, how: str, code: int, body: Document, headers: Document) -> Flow[Answer]:
         text, names = text_of(body), text_of(headers or None)
-        yield from self._tell(END.format(how), code=code, body=text, headers=names)
+        told = yield from self._tell(END.format(how), code=code, body=text, headers=names)
         log.debug("completed")
         answer = Answer(code, text or "", value_of(names, {}))
-        self.answers[:] = [answer]
+        self.answers[:] = [(answer, told[0].transaction if told else None)]
         return answer
 
 
@@ -315,11 +324,14 @@ def _claim_of(row: Any, scope: str, key: str, request: str | None = None) -> Cla
             raise ValueError(f"an outcome that this program does not know: {other}")
 
 
-def give_back(lease: Lease, error: str, after: Seconds = None) -> Flow[None]:
-    """Releases after a failure. What it is told of a lease that is over already, the next claim tells, too."""
+def give_back(lease: Lease, error: str, after: Seconds = None) -> Flow[Answer | None]:
+    """Releases after a failure. The answer if this lease has stored it after all: its COMMIT was not answered."""
     try:
         yield from lease.release.flow(error, after)
-    except (LeaseLost, AlreadyDone):
-        pass
+    except AlreadyDone:
+        return lease.answers[0][0] if lease.answers else None
+    except LeaseLost:
+        pass  # the next claim tells it, too
     except (Conflict, Unavailable):
         log.warning("the key is left to its lease: %s", error)
+    return None

@@ -7,6 +7,7 @@ by lease.complete or lease.abort in the transaction of its last writes; or it ra
 import functools
 import inspect
 import json
+import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate
@@ -100,16 +101,18 @@ def _rounds(ask_for: Callable[[], Flow[Claim]], work: FlowOfWork, wait: float) -
 
 @operation
 def complete_abandoned(
-    scope: str, work: Work, stop: Any = None, *, batch: int = 10, lease: Seconds = None, poll: float = 10
+    scope: str, work: Work, stop: Any = None, *, lease: Seconds = None, poll: float = 10
 ) -> Flow[int]:
-    """The completer: finishes what no client comes back for, until stop is set. Without stop, what there is now.
+    """The completer: finishes what no client comes back for, until stop is set. Without stop, what is due now.
 
-    The scope needs keep_request; lease.request is the request's text. How many were finished.
+    It takes one key at a time; any number of completers may run beside each other. A key that fails is due again after
+    half a second to a second, then after longer each time, up to five minutes, unless Retry names a time.
+    The scope needs keep_request; lease.request is the request's text. How many keys have their answer by it.
     """
     done, failures = 0, 0
     while not (stop and stop.is_set()):
         try:
-            taken = yield from take_abandoned.flow(scope, batch, lease)
+            taken = yield from take_abandoned.flow(scope, 1, lease)
             failures = 0
         except (Conflict, Unavailable) as error:
             if stop is None:
@@ -119,11 +122,9 @@ def complete_abandoned(
             yield Pause(wait_before(failures, poll), stop)
             continue
         for one in taken:
-            if stop and stop.is_set():
-                yield from give_back(one, "the completer was stopped")
-                continue
             try:
-                done += bool((yield from _attempt(one, lambda lease: invoked(work, lease))))
+                answer = yield from _attempt(one, lambda lease: invoked(work, lease), wait_after(one.attempt))
+                done += answer in [stored for stored, _ in one.answers]
             except Exception:
                 log.exception("%s %s failed", one.scope, one.key)
         if not taken:
@@ -133,23 +134,27 @@ def complete_abandoned(
     return done
 
 
-def _attempt(lease: Lease, work: FlowOfWork) -> Flow[Answer | None]:
-    """One attempt. None: claim again, since what was sent last may have been committed."""
+def wait_after(attempt: int) -> float:
+    """How long a completer leaves a key that failed, in seconds. The first attempt was the client's."""
+    return random.uniform(0.5, 1) * min(2.0 ** min(max(attempt - 2, 0), 16), 300)
+
+
+def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> Flow[Answer | None]:
+    """One attempt. None: claim again. deferred: when a key that failed is due again, unless Retry names a time."""
     try:
         answer: Answer = yield Under(lease.beat, lambda: work(lease))
         if not isinstance(answer, Answer):
             raise TypeError("the work returned no Answer: end it with lease.complete or lease.abort")
         return answer
     except Retry as failure:
-        after = 1.0 if failure.after is None else failure.after
+        after = (deferred or 1.0) if failure.after is None else failure.after
         yield from give_back(lease, str(failure), after)
         return problem(503, "the request could not be finished", after)
     except Refused as refusal:
         try:
             return (yield from lease.abort.flow(refusal.status, {"title": str(refusal)}))
         except (Conflict, Unavailable, AlreadyDone) as error:
-            yield from give_back(lease, str(error))
-            return None
+            return (yield from give_back(lease, str(error), deferred))
     except Unknown as failure:
         yield from lease.park.flow(str(failure))
         return answer_of(Parked(lease.attempt))
@@ -158,10 +163,9 @@ def _attempt(lease: Lease, work: FlowOfWork) -> Flow[Answer | None]:
     except (Conflict, Unavailable, AlreadyDone) as error:
         # Once the key is given back, an old transaction that still runs cannot commit a write with this token, so
         # the next claim tells what is so. (Claiming with the same holder would not end the token.)
-        yield from give_back(lease, str(error))
-        return None
+        return (yield from give_back(lease, str(error), deferred))
     except BaseException as error:
-        yield from give_back(lease, repr(error), 1)
+        yield from give_back(lease, repr(error), deferred or 1)
         raise
 
 
