@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import logging
 import os
 import threading
 import time
 import unittest
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from harness import admin, create_tables, new_key, scalar, until
@@ -198,24 +200,65 @@ class Keys(unittest.TestCase):
             thread.join()
             self.assertEqual(ended, [200])
 
-    def test_the_completer_finishes_what_no_client_comes_back_for(self) -> None:
-        names = [new_key() for _ in range(3)]
-        for name in names:
-            claim(db, "nouns", name, {"for": name}).release(db, "died")
-            scalar("SELECT once.key_expire('nouns', %s)", name)
-        scalar("SELECT count(*) FROM once.sweep(task => 'key_abandon')")
-        seen = []
+    def test_a_completer_finishes_what_no_client_comes_back_for_and_holds_one_key_at_a_time(self) -> None:
+        running = "SELECT count(*) FROM once.key_list('left', in_status => 'running')"
 
-        async def finish(lease: Lease) -> Answer:
-            seen.append(json.loads(lease.request or "{}").get("for"))
-            return await lease.complete(adb, 200)
+        async def finish_async(lease: Lease) -> Answer:
+            return await finish(lease)
 
-        def finished() -> bool:
-            asyncio.run(complete_abandoned(adb, "nouns", finish))
-            return set(names) <= set(seen)
+        def finish(lease: Lease) -> Any:
+            seen.append((json.loads(lease.request or "{}").get("for"), scalar(running)))
+            return lease.complete(on, 200)
 
-        until("the completer", finished)
-        self.assertIsInstance(claim(db, "nouns", names[0], {"for": names[0]}), key.Replayed)
+        for on, does in ((db, finish), (adb, finish_async)):
+            names, seen = self.abandoned(3, "left"), []
+            done = complete_abandoned(on, "left", does)
+            self.assertEqual(done if on is db else asyncio.run(done), 3)
+            self.assertEqual(seen, [(name, 1) for name in names])
+            self.assertIsInstance(claim(db, "left", names[0], {"for": names[0]}), key.Replayed)
+
+    def abandoned(self, number: int, scope: str, attempts: int = 1) -> list[str]:
+        """Keys that clients began so many times, and never came back for. Completers may log what they like."""
+        logging.disable()
+        self.addCleanup(logging.disable, logging.NOTSET)
+        scalar("""SELECT once.scope_set(%s, '{"keep_request": true}')""", scope)
+        names = [new_key() for _ in range(number)]
+        with admin() as conn:
+            for name in names * attempts:
+                claim(conn, scope, name, {"for": name}).release(conn, "died")
+        return names
+
+    def test_a_completer_leaves_a_key_that_keeps_failing_for_longer_each_time(self) -> None:
+        for failure in (Retry("the bank is away"), ZeroDivisionError(), errors.Unavailable("the database is away")):
+
+            def fails(_: Lease) -> Answer:
+                raise failure
+
+            for attempt, longest in ((2, 1), (3, 2), (10, 256), (11, 300)):
+                (name,) = self.abandoned(1, "failing", attempts=attempt - 1)
+                begin = scalar("SELECT clock_timestamp()")
+                self.assertEqual(complete_abandoned(db, "failing", fails), 0)
+                due = scalar("SELECT look_at FROM once.key WHERE key = %s", name)
+                least, most = due - timedelta(seconds=longest), due - timedelta(seconds=longest / 2)
+                self.assertTrue(begin <= most and least <= scalar("SELECT clock_timestamp()"), (failure, attempt, due))
+                scalar("SELECT once.key_forget('failing', %s)", name)
+
+    def test_a_completer_counts_the_keys_that_have_their_answer(self) -> None:
+        ends: list[Any] = [Retry("later", 60), Refused("no"), Unknown("lost"), ZeroDivisionError(), 200]
+        names = dict(zip(self.abandoned(5, "counted"), ends, strict=True))
+
+        def end(lease: Lease) -> Answer:
+            if isinstance(names[lease.key], Exception):
+                raise names[lease.key]
+            return lease.complete(db, names[lease.key])
+
+        self.assertEqual(complete_abandoned(db, "counted", end), 2)
+        with Proxy(URL) as proxy:
+            self.abandoned(1, "unanswered")
+            proxy.cut("COMMIT")
+            through = Connections(proxy.url)
+            finish = lambda lease: lease.last_phase(through, lambda conn: lease.complete(conn, 201))
+            self.assertEqual((complete_abandoned(db, "unanswered", finish), proxy.struck.is_set()), (1, True))
 
     def test_the_work_goes_on_without_the_database_only_where_it_is_asked_to(self) -> None:
         def ran(lease: Lease | None) -> Answer:

@@ -39,7 +39,10 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-COMMITTED = "SELECT pg_xact_status(%(transaction)s::xid8) = 'committed' AS committed"
+# One that is newer than all that have ended is open, or a failover has lost it: then pg_xact_status may not know it.
+COMMITTED = """
+SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
+            THEN pg_xact_status(%(transaction)s::xid8) = 'committed' END AS committed"""
 RELEASE = "SELECT once.key_release(%(scope)s, %(key)s, %(token)s, %(error)s, %(after)s)"
 PARK = "SELECT once.key_park(%(scope)s, %(key)s, %(token)s, %(reason)s)"
 EXTEND = """
@@ -154,9 +157,10 @@ class Lease:
 
     @method
     def committed(self) -> Flow[bool]:
-        """Whether the transaction that stored the answer is committed: not rolled back, nor still open."""
-        transaction = self.answers[0][1]
-        return transaction is None or bool((yield from ask(COMMITTED, transaction=transaction))[0].committed)
+        """Whether this lease has stored an answer whose transaction is committed: not rolled back, nor still open."""
+        for _, transaction in self.answers:
+            return transaction is None or bool((yield from ask(COMMITTED, transaction=transaction))[0].committed)
+        return False
 
     @method
     def release(self, error: str, after: Seconds = None) -> Flow[None]:
