@@ -38,7 +38,7 @@ remove_clusters() {
 }
 
 # Which programs take longest, as of the last look: they begin first, so that no long program runs alone at the end.
-LONGEST="teardown shards nothing_lost janitor kills pages outbox_retire metrics machines guard keys"
+LONGEST="shards teardown janitor nothing_lost kills pages outbox_retire metrics machines guard keys"
 
 # The test programs of the package `tests` with their files, a line each, the longest first: `e2e_programs [--test name ...]`.
 e2e_programs() {
@@ -59,12 +59,13 @@ e2e_programs() {
 
 # `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on that server; pg_upgrade begins with the
 # older server. Two programs at a time, since most of them wait for leases, locks and servers that start; a program's
-# output comes at its end, whole where it failed. E2E_SKIP names tests that are left out. Call it in a subshell: at its
-# end the clusters are removed.
+# output comes at its end, whole where it failed. E2E_SKIP names tests that are left out, E2E_WITHOUT a program. Call it
+# in a subshell: at its end the clusters are removed.
 run_e2e() {
-    local config=$1 old=$2 clusters programs name file status failures=()
+    local config=$1 old=$2 clusters programs name file status skip=() failures=()
+    for name in ${E2E_SKIP:-}; do skip+=(--skip "$name"); done
     shift 2
-    programs=$(e2e_programs "$@") || return 1
+    programs=$(e2e_programs "$@" | grep -v "^${E2E_WITHOUT:--} ") || return 1
     [ -n "$programs" ] || die "no test program is called so: $*"
     clusters=$(directory_for_clusters "$(test_threads)")
     # shellcheck disable=SC2064
@@ -82,7 +83,7 @@ run_e2e() {
             case $file in /*) ;; *) file=../$file ;; esac
             RUST_TEST_THREADS=$(test_threads) PG_ONCE_PG_CONFIG=$config PG_ONCE_OLD_PG_CONFIG=$old \
                 PG_ONCE_RUN_DIR=$clusters PG_ONCE_TEMPLATES=$clusters/templates \
-                "$file" ${E2E_SKIP:+--skip "$E2E_SKIP"} >"$STATE/e2e-logs/$name" 2>&1 </dev/null || status=FAILED
+                "$file" "${skip[@]}" >"$STATE/e2e-logs/$name" 2>&1 </dev/null || status=FAILED
             echo "$status" >"$STATE/e2e-logs/$name.status"
             if [ "$status" = FAILED ]; then cat "$STATE/e2e-logs/$name"; fi
             note "$status: $name, $(sed -n 's/^test result: [^.]*\. \(.*\); 0 measured.*/\1/p' "$STATE/e2e-logs/$name"), $((SECONDS - begin)) s"

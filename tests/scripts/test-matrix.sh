@@ -126,8 +126,8 @@ fi
 join
 if wanted package; then package_tests; fi
 if wanted pooler && pooler_is_here; then
-    # Every interleaving of a teardown is explored once, by make test.
-    POOLED=1 E2E_SKIP=every_interleaving part "end-to-end tests through PgBouncer, PostgreSQL $NEWEST" e2e_tests "$NEWEST"
+    # Every interleaving and every cut of a teardown is explored once, by make test.
+    POOLED=1 E2E_SKIP="every_interleaving a_teardown_cut" part "end-to-end tests through PgBouncer, PostgreSQL $NEWEST" e2e_tests "$NEWEST"
     POOLED=1 part "the client's tests through PgBouncer, doctests and examples, PostgreSQL $NEWEST" client_tests "$NEWEST"
 elif wanted pooler; then
     left_out "PostgreSQL $NEWEST through PgBouncer: sudo apt-get install pgbouncer"
