@@ -23,7 +23,7 @@ usage: shards.sh split        --from HOST:PORT --to HOST:PORT --pooler HOST:PORT
   move-dump     Moves a database by dump and restore.
 
 Meanwhile clients wait at the pooler: first for open transactions, at most --patience for each database at each
-PgBouncer, one after another; then about a second (split, move-logical), or as long as dump and restore take
+PgBouncer, one after another; then a few seconds (split, move-logical), or as long as dump and restore take
 (move-dump; restore a backup first to see how long). PgBouncer's query_wait_timeout must be longer.
 
   --from HOST:PORT     the cluster where the databases are, as the pooler knows it
@@ -32,7 +32,7 @@ PgBouncer, one after another; then about a second (split, move-logical), or as l
   --map FILE           the file with the lines "NAME = host=... port=..." that each PgBouncer includes, such as
                        /srv/shards/map.ini; this machine and the poolers see the same directory, and you may write
                        in it, since a new file takes the place of the old one
-  --data DIR           split: the new cluster's data directory; it must not be there, or be empty
+  --data DIR           split: the new cluster's data directory; it must not be there
   --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
   --patience SECONDS   how long the pause waits for open transactions in each database, at each PgBouncer (5)
   --yes                go on without a question
@@ -103,7 +103,7 @@ elif [ "${#NAMES[@]}" -gt 1 ]; then
 fi
 NAME=${NAMES[0]} PUBLICATION=pg_once_move
 # A slot's name has small letters, digits and _.
-case $COMMAND in split) SLOT=pg_once_split_$TO ;; *) SLOT=pg_once_move_$NAME ;; esac
+case $COMMAND in split) SLOT=pg_once_split_${TO##*:}_${TO%:*} ;; *) SLOT=pg_once_move_$NAME ;; esac
 SLOT=$(tr -c 'a-z0-9\n' _ <<<"${SLOT,,}" | cut -c 1-63)
 OUR_SLOT="FROM pg_replication_slots WHERE slot_name = '$SLOT' AND (database IS NULL OR database IN ('$NAME', '${NAME}_moved'))"
 LIST=$(printf "'%s'," "${NAMES[@]}")
@@ -252,7 +252,7 @@ check() {
 
 # A server looks at pg_hba.conf before it looks whether the database exists; `$2` is what it said.
 let_in() { # what must be let in, and where
-    if grep -qE 'pg_hba|fe_sendauth|password' <<<"$2"; then die "$1 must be let in, too" "$2"; fi
+    if grep -qE 'pg_hba|fe_sendauth|authentication failed' <<<"${2//"$NAME"/}"; then die "$1 must be let in, too" "$2"; fi
 }
 
 offered() { ask "$1" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'"; }
@@ -368,8 +368,8 @@ old_homes() {
 
 check_split() {
     if [ ! -e "$DATA/PG_VERSION" ]; then
+        if [ -L "$DATA" ] || mountpoint -q "$DATA"; then die "$DATA is a link or a mount point" "Name a directory below it."; fi
         if [ -n "$(ls -A "$DATA" 2>/dev/null)" ]; then die "$DATA is there, and is no cluster"; fi
-        if mountpoint -q "$DATA"; then die "$DATA is a mount point" "Name a directory below it."; fi
     fi
     sql "$FROM" 'dbname=replication replication=true' IDENTIFY_SYSTEM >/dev/null ||
         die "$FROM does not let this machine in for replication" "Its pg_hba.conf needs a line: host replication ${PGUSER:-$(id -un)} ADDRESS/32 scram-sha-256"
@@ -423,13 +423,14 @@ follow() {
     is_standby || return 0
     catch_up "the copy is behind by" has_replayed
 }
-# Round after round, until one is over in 3 s: then the last one, for which clients wait, will be short, too.
+# Round after round, until one is over in 3 s: then the last one, for which clients wait, will be short, too. If they
+# wait already, one must do.
 catch_up() { # WHAT, command
     local begin
     while
         begin=$SECONDS
         until_true "$1" "$2" "$(end_of_log)"
-        [ $((SECONDS - begin)) -gt 3 ]
+        [ -z "$CLIENTS_WAIT" ] && [ $((SECONDS - begin)) -gt 3 ]
     do :; done
 }
 end_of_log() { ask "$FROM" postgres 'SELECT pg_current_wal_flush_lsn()'; }
@@ -595,20 +596,26 @@ subscribe() {
         ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
         return
     fi
+    # Fails, since there is no such database yet: drain will need it.
+    let_in "the server $TO into ${NAME}_moved at $FROM" "$(sql "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION ${PUBLICATION}_try
+        CONNECTION '$(connection "${NAME}_moved")' PUBLICATION $PUBLICATION WITH (create_slot = false, slot_name = NONE, enabled = false)" 2>&1 || true)"
     # The publication first: the slot begins behind it.
     is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = '$PUBLICATION')" ||
         ask "$FROM" "$NAME" "CREATE PUBLICATION $PUBLICATION FOR ALL TABLES"
     ask "$FROM" "$NAME" "SELECT pg_create_logical_replication_slot('$SLOT', 'pgoutput')
         WHERE NOT EXISTS (SELECT $OUR_SLOT)" >/dev/null
-    # Fails, since there is no such database yet: drain will need it.
-    let_in "the server $TO into ${NAME}_moved at $FROM" "$(sql "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION ${PUBLICATION}_try
-        CONNECTION '$(connection "${NAME}_moved")' PUBLICATION $PUBLICATION WITH (create_slot = false, slot_name = NONE, enabled = false)" 2>&1 || true)"
     ask "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION $PUBLICATION CONNECTION '$(connection "$NAME")' PUBLICATION $PUBLICATION
         WITH (create_slot = false, slot_name = '$SLOT')"
 }
 
+has_slot() {
+    [ -n "$(ask "$FROM" postgres "SELECT 1 $OUR_SLOT AND wal_status IS DISTINCT FROM 'lost'")" ] ||
+        die "$FROM has lost the slot $SLOT" "Give the move up, and begin it again: docs/how-to/shards.md."
+}
+
 is_copied() {
     local answer
+    has_slot
     answer=$(ask "$TO" "${NAME}_coming" "SELECT count(*) FILTER (WHERE srsubstate = 'r') || ' of ' || count(*) FROM pg_subscription_rel") || exit 2
     echo "$answer tables, $(size "$TO" "${NAME}_coming")"
     [ "${answer% of *}" = "${answer#* of }" ]
@@ -617,15 +624,18 @@ is_copied() {
 # Whether the twin has confirmed up to `$1`.
 has_confirmed() {
     local behind
+    has_slot
     behind=$(ask "$FROM" postgres "SELECT greatest(pg_wal_lsn_diff('$1', confirmed_flush_lsn), 0) $OUR_SLOT") || exit 2
-    [ -n "$behind" ] || die "$FROM has lost the slot $SLOT" "Give the move up, and begin it again: docs/how-to/shards.md."
     echo "$behind bytes"
     [ "$behind" -le 0 ]
 }
 # A table that is new at the source is copied, too; one that the twin lacks is an error.
-copy_rows() {
+copy_tables() {
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION REFRESH PUBLICATION"
     until_true "copied" is_copied
+}
+copy_rows() {
+    copy_tables
     catch_up "the twin is behind by" has_confirmed
 }
 
@@ -641,6 +651,7 @@ drain() {
     allow "$FROM" "${NAME}_moved" true
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION CONNECTION '$(connection "${NAME}_moved")'"
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
+    copy_tables
     until_true "the twin is behind by" has_confirmed "$(end_of_log)"
 }
 
