@@ -65,7 +65,7 @@ pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> R
                 0 => claims_while_reaping(database).await?,
                 _ => claims(database)?,
             };
-            sides[at].push(run);
+            sides[at].push(run.per_second, run.cpu_us);
             p99[at].extend(quantile(waited.clone(), 0.99));
             times[at].extend(waited);
         }
@@ -121,13 +121,6 @@ pub async fn sweep_a_tenth(database: &Database, keys: u64) -> Result<[Figure; 3]
         ),
         Figure::of(of("time"), seconds, "s", None),
     ])
-}
-
-impl Runs {
-    fn push(&mut self, run: Run) {
-        self.per_second.push(run.per_second);
-        self.cpu_us.extend(run.cpu_us);
-    }
 }
 
 fn claims(database: &Database) -> Result<(Run, Vec<f64>)> {

@@ -51,8 +51,7 @@ pub async fn measure(database: &Database, results: &mut Results) -> Result<()> {
             let run = tokio::task::block_in_place(|| {
                 pgbench::run_in(SIDES[at].0, database, CLAIMS, 0, until, &[])
             })?;
-            runs[at].per_second.push(run.per_second);
-            runs[at].cpu_us.extend(run.cpu_us);
+            runs[at].push(run.per_second, run.cpu_us);
         }
     }
     for (client, (name, _)) in sides.iter().zip(SIDES) {

@@ -261,6 +261,12 @@ impl Runs {
         }
     }
 
+    /// One more round.
+    pub fn push(&mut self, per_second: f64, cpu_us: Option<f64>) {
+        self.per_second.push(per_second);
+        self.cpu_us.extend(cpu_us);
+    }
+
     fn side(self, ours: Option<&Runs>) -> Side {
         let ratio = ours.and_then(|ours| ratio_of(&ours.per_second, &self.per_second));
         let cpu_ratio = ours.and_then(|ours| ratio_of(&self.cpu_us, &ours.cpu_us));

@@ -61,8 +61,7 @@ impl Contest {
             for turn in 0..self.contenders.len() {
                 let at = (round + turn) % self.contenders.len();
                 let run = self.contenders[at].run(database, self).await?;
-                runs[at].per_second.push(run.per_second);
-                runs[at].cpu_us.extend(run.cpu_us);
+                runs[at].push(run.per_second, run.cpu_us);
             }
         }
         Ok(Case::of(self.name, self.among, runs))

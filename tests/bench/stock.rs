@@ -120,30 +120,24 @@ async fn check(database: &Database, keys: u64) -> Result<()> {
 
 /// Makes `keys` finished keys that are past ttl and gone_for: what the sweep task key_reap deletes.
 pub async fn remake_expired(database: &Database, keys: u64) -> Result<()> {
-    let client = &database.client;
-    client.batch_execute("TRUNCATE once.key").await?;
-    client
-        .execute(TEMPLATE, &[&REQUEST, &RESPONSE])
-        .await
-        .context("the template key")?;
-    let past = "t.COLUMN - interval '1000 days'";
-    fill(database, IDS[0].0, IDS[0].1, keys, past, &[]).await?;
-    client.batch_execute("VACUUM ANALYZE once.key").await?;
-    Ok(())
+    remake_ours(database, keys, "t.COLUMN - interval '1000 days'").await
 }
 
 /// Empties the table and fills it with `keys` finished keys whose answers are still replayed.
 pub async fn remake_finished(database: &Database, keys: u64) -> Result<()> {
+    let spread = format!("t.COLUMN - ({keys} - i) * interval '1 millisecond'");
+    remake_ours(database, keys, &spread).await
+}
+
+async fn remake_ours(database: &Database, keys: u64, times: &str) -> Result<()> {
     let client = &database.client;
     client.batch_execute("TRUNCATE once.key").await?;
     client
         .execute(TEMPLATE, &[&REQUEST, &RESPONSE])
         .await
         .context("the template key")?;
-    let spread = format!("t.COLUMN - ({keys} - i) * interval '1 millisecond'");
-    fill(database, IDS[0].0, IDS[0].1, keys, &spread, &[]).await?;
-    client.batch_execute("VACUUM ANALYZE once.key").await?;
-    Ok(())
+    fill(database, IDS[0].0, IDS[0].1, keys, times, &[]).await?;
+    Ok(client.batch_execute("VACUUM ANALYZE once.key").await?)
 }
 
 /// Adds keys that the sweep task key_reap deletes until there are `keys` of them; each round gives them new names.

@@ -61,10 +61,11 @@ pub async fn after_a_backlog(database: &Database) -> Result<Case> {
         Side::Once.make(&up.client, &queue).await?;
         let some = NORMAL.min(events);
         Side::Once.fill(&up.client, &queue, some, Keyed::No).await?;
-        normal.add(&drain(&queue, some).run(&up).await?);
+        let drained = drain(&queue, some).run(&up).await?;
+        normal.push(drained.per_second, drained.cpu_us);
         up.sweep().await?;
         let drained = drain("down", left / (rounds - round)).run(&down).await?;
-        late.add(&drained);
+        late.push(drained.per_second, drained.cpu_us);
         left = left
             .checked_sub(drained.events)
             .context("an event was delivered twice")?;

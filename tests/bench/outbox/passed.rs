@@ -67,7 +67,7 @@ pub async fn after_many(database: &Database) -> Result<Case> {
                 "{queue}: {} of {each} events were delivered",
                 drained.events
             );
-            runs[at].add(&drained);
+            runs[at].push(drained.per_second, drained.cpu_us);
             place.sweep().await?;
         }
     }

@@ -92,9 +92,7 @@ async fn one(database: &Database, hold: Hold) -> Result<(Case, Vec<Series>)> {
             ("first", first.0, of_first, 1.0),
         ] {
             let mut run = Runs::none(&name(end), bar);
-            run.per_second.push(rate);
-            run.cpu_us
-                .extend(cpu_of(&flowed.spent, from, from + window));
+            run.push(rate, cpu_of(&flowed.spent, from, from + window));
             runs.push(run);
         }
         series.push(Series {

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use crate::database::Database;
 use crate::measured::{Among, Case, Runs};
-use crate::outbox::drain::{Drain, Drained};
+use crate::outbox::drain::Drain;
 use crate::outbox::place::Place;
 use crate::outbox::side::{Keyed, Side};
 use crate::table;
@@ -28,14 +28,6 @@ const WORKERS: u32 = 8;
 fn backlog(database: &Database, by: i32) -> u64 {
     let per_second = if by < 100 { 15_000 } else { 40_000 };
     per_second * u64::from(database.settings.seconds())
-}
-
-/// The sides' runs as they come.
-impl Runs {
-    pub(super) fn add(&mut self, drained: &Drained) {
-        self.per_second.push(drained.per_second);
-        self.cpu_us.extend(drained.cpu_us);
-    }
 }
 
 /// Every case beside pgmq.
@@ -76,8 +68,8 @@ pub async fn beside_pgmq(database: &Database) -> Result<Vec<Case>> {
                     drained.events
                 );
                 match side {
-                    Side::Once => ours.add(&drained),
-                    Side::Pgmq => pgmq.add(&drained),
+                    Side::Once => ours.push(drained.per_second, drained.cpu_us),
+                    Side::Pgmq => pgmq.push(drained.per_second, drained.cpu_us),
                 }
                 side.discard(&place.client, &queue).await?;
             }
@@ -126,8 +118,8 @@ pub async fn with_keys(database: &Database) -> Result<Case> {
                 drained.events
             );
             match with {
-                Keyed::Yes => keyed.add(&drained),
-                Keyed::No => unkeyed.add(&drained),
+                Keyed::Yes => keyed.push(drained.per_second, drained.cpu_us),
+                Keyed::No => unkeyed.push(drained.per_second, drained.cpu_us),
             }
             Side::Once.discard(&place.client, &queue).await?;
         }
