@@ -148,7 +148,7 @@ impl ActionClaim<'_> {
             ClaimDecision::Answer(answer) => Ok(Some(answer)),
             ClaimDecision::Claim(to) => {
                 let (machine, id) = (&self.machine, &self.id);
-                let (from, patch) = (shown(seen.status()), Patch::none());
+                let (from, patch) = (shown(seen.status()), Patch::default());
                 let moved =
                     user_row::move_row(machine, id, &from, to.into, MoveIf::Unflagged, &patch)?;
                 let Some(moved) = moved else {

@@ -85,7 +85,7 @@ pub fn action_release(call: &Call) -> Result<Datum> {
         lease.text(LeaseCol::ClaimInto),
         lease.text(LeaseCol::RevertTo),
     );
-    if let Some(moved) = leave(&fenced, &from, &to, MoveIf::Always, &Patch::none())? {
+    if let Some(moved) = leave(&fenced, &from, &to, MoveIf::Always, &Patch::default())? {
         end(&fenced, LeaseState::Released, 0, &moved, error)?;
         after(&fenced, &lease, "release", &from, &to)?;
         return Ok(row(moved.status, moved.version));

@@ -64,8 +64,8 @@ pub struct DirectMove<'a> {
     pub id: &'a RowId,
     pub to: &'a [u8],
     pub at_version: Option<Datum>,
-    /// As jsonb; its members are the columns for which the [`Direct`] was made.
-    pub patch: Option<Datum>,
+    /// Its members are the columns for which the [`Direct`] was made.
+    pub patch: &'a Patch<'a>,
 }
 
 /// A move that was made.
@@ -237,15 +237,9 @@ impl PlainTable {
             values[dropped - 1] = None;
         }
         values[self.status - 1] = Some(self.labels.write(row.to)?);
-        if let Some(patch) = row.patch {
-            for Patched {
-                number,
-                name,
-                input,
-            } in &self.patched
-            {
-                values[number - 1] = input.member(patch, name)?;
-            }
+        for column in &self.patched {
+            let member = row.patch.member(&column.name)?;
+            values[column.number - 1] = column.input.read(member)?;
         }
         let Some(column) = self.version else {
             return Some((values, None));

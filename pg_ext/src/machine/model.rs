@@ -44,6 +44,8 @@ pub struct Machine {
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
     /// Moves without a statement; None: not possible.
     directs: RefCell<HashMap<Vec<u8>, Option<Rc<Direct>>>>,
+    /// The columns of patches, by the names of the members.
+    pub patched: RefCell<HashMap<Vec<u8>, Rc<Vec<UserColumn>>>>,
 }
 
 impl Machine {
@@ -105,6 +107,7 @@ impl Machine {
             owned: Cell::new(false),
             plans: RefCell::default(),
             directs: RefCell::default(),
+            patched: RefCell::default(),
         });
         MACHINES.with(|m| m.borrow_mut().insert(name.to_vec(), machine.clone()));
         Ok(machine)
@@ -118,6 +121,7 @@ impl Machine {
         // A statement with a row as its parameter does not notice a change of the row type.
         self.plans.borrow_mut().clear();
         self.directs.borrow_mut().clear();
+        self.patched.borrow_mut().clear();
         let fits =
             shape::look_up_names(&self.definition, stored.tables()).as_ref() == Ok(&self.shape);
         if fits {
@@ -316,7 +320,7 @@ fn unfit(machine: &str, detail: &str, hint: &str) -> Error {
 }
 
 /// The value that is kept under a key. `build` makes it where there is none.
-fn kept<T: Clone>(
+pub fn kept<T: Clone>(
     all: &RefCell<HashMap<Vec<u8>, T>>,
     key: &[u8],
     build: impl FnOnce() -> Result<T>,

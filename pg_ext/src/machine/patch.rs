@@ -1,69 +1,65 @@
 //! A patch: other columns that a move sets. A statement has the names as the catalog spells them; the values go through
 //! jsonb_populate_record.
 
-use super::model::Machine;
+use super::model::{Machine, kept};
 use super::relation::UserColumn;
-use crate::call::{utf8, varlena};
+use crate::call::{shown, varlena};
 use crate::error::{Error, Result};
-use crate::json;
+use crate::json::{self, Members};
 use pgrx::pg_sys::Datum;
+use std::borrow::Cow;
+use std::rc::Rc;
 
 const HINT: &str =
     "Give a JSON object of columns of the row, without its id, status, version and cancel flag.";
 
-/// The columns that a call's patch sets.
-pub struct Patch {
-    /// As jsonb.
-    pub value: Option<Datum>,
+/// A text in the database's encoding.
+type Text<'a> = Cow<'a, [u8]>;
+
+/// The columns that a call's patch sets; by default none.
+#[derive(Default)]
+pub struct Patch<'a> {
+    json: &'a [u8],
+    /// Name and value of each member; None: null.
+    members: Vec<(Text<'a>, Option<Text<'a>>)>,
     /// Sorted by name.
-    pub columns: Vec<UserColumn>,
+    pub columns: Rc<Vec<UserColumn>>,
 }
 
-impl Patch {
-    /// Sets nothing.
-    pub fn none() -> Patch {
-        Patch {
-            value: None,
-            columns: Vec::new(),
+impl<'a> Patch<'a> {
+    /// Reads a json argument.
+    pub fn read(machine: &Machine, patch: Option<Datum>) -> Result<Patch<'a>> {
+        let Some(json) = patch.map(varlena) else {
+            return Ok(Patch::default());
+        };
+        let not_object = || bad("must be a JSON object".to_owned());
+        let all: Vec<_> = Members::of(json).ok_or_else(not_object)?.collect();
+        // Each name has its quotation marks.
+        let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        let columns = || columns_of(machine, &names).map(Rc::new);
+        let columns = kept(&machine.patched, &names.concat(), columns)?;
+        let texts = |(name, value)| Ok((decoded(name), as_text(value)?));
+        Ok(Patch {
+            json,
+            members: all.into_iter().map(texts).collect::<Result<_>>()?,
+            columns,
+        })
+    }
+
+    /// As jsonb; None: it sets nothing.
+    pub fn value(&self) -> Result<Option<Datum>> {
+        match self.columns.is_empty() {
+            true => Ok(None),
+            false => json::to_jsonb(self.json).map(Some),
         }
     }
 
-    /// Reads a json argument.
-    pub fn read(machine: &Machine, patch: Option<Datum>) -> Result<Patch> {
-        let Some(text) = patch.map(varlena) else {
-            return Ok(Patch::none());
-        };
-        let value = json::to_jsonb(text)?;
-        let keys: MemberNames = serde_json::from_slice(&utf8(text))
-            .map_err(|_| bad("must be a JSON object".to_owned()))?;
-        let shape = &machine.shape;
-        let ours = [
-            Some(&shape.id),
-            Some(&shape.status),
-            shape.version.as_ref(),
-            shape.flag.as_ref(),
-        ];
-        let mut columns = keys
-            .0
-            .into_iter()
-            .map(|key| {
-                let column = shape.table.column(&key).ok_or_else(|| {
-                    bad(format!(
-                        "names \"{key}\", which is no column of {}",
-                        shape.table.name
-                    ))
-                })?;
-                match ours.iter().flatten().any(|c| c.number == column.number) {
-                    true => Err(bad(format!("must not set \"{key}\""))),
-                    false => Ok(column),
-                }
-            })
-            .collect::<Result<Vec<_>>>()?;
-        columns.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Patch {
-            value: Some(value).filter(|_| !columns.is_empty()),
-            columns,
-        })
+    /// The value of a member as a text; an inner None is NULL. None: there is no such member.
+    pub fn member(&self, name: &[u8]) -> Option<Option<&[u8]>> {
+        // Of repeated members the last one counts.
+        let mut members = self.members.iter().rev();
+        let (_, value) = members.find(|(member, _)| member.as_ref() == name)?;
+        Some(value.as_deref())
     }
 
     /// Part of the key of a statement.
@@ -78,34 +74,60 @@ impl Patch {
 
     /// The rest of SET, with the patch as parameter `$n`. The row itself is the base of the populated record.
     pub fn assignments(&self, n: usize) -> String {
-        match self.value {
-            None => String::new(),
-            Some(_) => {
-                let names = self.names();
-                let values: Vec<_> = names.iter().map(|c| format!("p.{c}")).collect();
-                format!(
-                    ", ({}) = (SELECT {} FROM pg_catalog.jsonb_populate_record(t.*, ${n}) p)",
-                    names.join(", "),
-                    values.join(", ")
-                )
-            }
+        let names = self.names();
+        if names.is_empty() {
+            return String::new();
         }
+        let values: Vec<_> = names.iter().map(|c| format!("p.{c}")).collect();
+        format!(
+            ", ({}) = (SELECT {} FROM pg_catalog.jsonb_populate_record(t.*, ${n}) p)",
+            names.join(", "),
+            values.join(", ")
+        )
     }
+}
+
+fn decoded(name: &[u8]) -> Text<'_> {
+    json::string(name).unwrap_or(Cow::Borrowed(name))
+}
+
+/// A value as jsonb_populate_record reads it. Most values are the same text in jsonb: strings, truth values, and
+/// numbers without an exponent that are not -0.
+fn as_text(value: &[u8]) -> Result<Option<Text<'_>>> {
+    let digits = value.strip_prefix(b"-").unwrap_or(value);
+    let same = value.len() < 100
+        && !value.starts_with(b"-0")
+        && digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'.'));
+    Ok(match (value, json::string(value)) {
+        (b"null", _) => None,
+        (_, Some(text)) => Some(text),
+        (b"true" | b"false", _) => Some(Cow::Borrowed(value)),
+        _ if same => Some(Cow::Borrowed(value)),
+        _ => Some(Cow::Owned(json::jsonb_text(json::to_jsonb(value)?))),
+    })
+}
+
+/// The columns of these members, without repeats.
+fn columns_of(machine: &Machine, names: &[&[u8]]) -> Result<Vec<UserColumn>> {
+    let shape = &machine.shape;
+    let ours = [&shape.id, &shape.status].into_iter();
+    let ours: Vec<_> = ours.chain(&shape.version).chain(&shape.flag).collect();
+    let column = |name: &&[u8]| {
+        let key = shown(&decoded(name));
+        let table = &shape.table;
+        let unknown = || format!("names \"{key}\", which is no column of {}", table.name);
+        let column = table.column(&key).ok_or_else(|| bad(unknown()))?;
+        match ours.iter().any(|c| c.number == column.number) {
+            true => Err(bad(format!("must not set \"{key}\""))),
+            false => Ok(column),
+        }
+    };
+    let mut columns = names.iter().map(column).collect::<Result<Vec<_>>>()?;
+    columns.sort_by(|a, b| a.name.cmp(&b.name));
+    columns.dedup();
+    Ok(columns)
 }
 
 fn bad(problem: String) -> Error {
     Error::bad_argument("patch", problem, HINT)
-}
-
-/// The names of an object's members; the values are skipped.
-struct MemberNames(Vec<String>);
-
-impl<'de> serde::Deserialize<'de> for MemberNames {
-    fn deserialize<D: serde::Deserializer<'de>>(
-        from: D,
-    ) -> std::result::Result<MemberNames, D::Error> {
-        let members: std::collections::BTreeMap<String, serde::de::IgnoredAny> =
-            serde::Deserialize::deserialize(from)?;
-        Ok(MemberNames(members.into_keys().collect()))
-    }
 }

@@ -1,4 +1,4 @@
-//! A member of a jsonb object as the value of a column: as jsonb_populate_record would make it, for scalars.
+//! A member of a JSON object as the value of a column: as jsonb_populate_record would make it, for scalars.
 
 use crate::row;
 use crate::table::Table;
@@ -38,18 +38,17 @@ impl ScalarInput {
         }
     }
 
-    /// The member of this name, which is in the database's encoding; an inner None is NULL. None: NULL for a column that
-    /// is NOT NULL. Raises what the type's input function raises.
-    pub fn member(&self, object: Datum, name: &[u8]) -> Option<Option<Datum>> {
-        let args = [Some(object), Some(row::text(name))];
-        // SAFETY: a jsonb and a text. The result is a text or NULL, and the input function is the column's own.
-        let value = unsafe {
-            let text = pgrx::direct_function_call_as_datum(pg_sys::jsonb_object_field_text, &args);
-            text.map(|text| {
-                let chars = pg_sys::text_to_cstring(text.cast_mut_ptr());
+    /// The value of a text in the database's encoding; an inner None is NULL. None: NULL for a column that is NOT NULL.
+    /// Raises what the type's input function raises.
+    pub fn read(&self, text: Option<&[u8]>) -> Option<Option<Datum>> {
+        let value = text.map(|text| match (self.function.to_u32(), self.modifier) {
+            (pg_sys::F_TEXTIN, -1) => row::text(text),
+            // SAFETY: the input function is the column's own; the string is a copy with a NUL at its end.
+            _ => unsafe {
+                let chars = pg_sys::pnstrdup(text.as_ptr().cast(), text.len());
                 pg_sys::OidInputFunctionCall(self.function, chars, self.of, self.modifier)
-            })
-        };
+            },
+        });
         (value.is_some() || !self.not_null).then_some(value)
     }
 }

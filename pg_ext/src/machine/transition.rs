@@ -164,7 +164,7 @@ impl MoveWish<'_> {
                 id,
                 to: self.to,
                 at_version: version,
-                patch: patch.value,
+                patch,
             })?
         {
             self.follow(machine, id, &moved.from)?;
@@ -182,7 +182,7 @@ impl MoveWish<'_> {
             }
             if writable {
                 let permit = is_followed.then(|| self.permit(machine, [id.text.as_slice()], &from));
-                let moved = update.query(&[Some(id.value), version, patch.value])?;
+                let moved = update.query(&[Some(id.value), version, patch.value()?])?;
                 drop(permit);
                 if let Some(row) = machine.one(&moved)? {
                     ensure_moved(machine, id, row, 0, self.to)?;

@@ -142,7 +142,7 @@ pub fn move_row(
     })?;
     let doing = Doing::Move(from.to_owned(), to.to_owned());
     let permit = permit::grant(machine.name(), [id.text.as_slice()], doing);
-    let rows = plan.query(&[Some(id.value), patch.value])?;
+    let rows = plan.query(&[Some(id.value), patch.value()?])?;
     drop(permit);
     let Some(row) = machine.one(&rows)? else {
         return Ok(None);
