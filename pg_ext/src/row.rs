@@ -30,12 +30,7 @@ impl Shape {
 
     /// A composite datum of these values.
     pub fn row(&self, values: &[Option<Datum>]) -> Datum {
-        let mut datums = [Datum::from(0); 16];
-        let mut nulls = [true; 16];
-        for (i, value) in values.iter().enumerate().take(16) {
-            datums[i] = value.unwrap_or(Datum::from(0));
-            nulls[i] = value.is_none();
-        }
+        let (mut datums, mut nulls) = split(values);
         // SAFETY: the descriptor has as many columns as the function's SQL, at most 16, and each value is
         // of its column's type; the tuple is copied into the current memory context.
         unsafe {
@@ -83,8 +78,7 @@ impl Rows {
 
     /// Adds one row.
     pub fn push(&self, values: &[Option<Datum>]) {
-        let mut datums: Vec<Datum> = values.iter().map(|v| v.unwrap_or(Datum::from(0))).collect();
-        let mut nulls: Vec<bool> = values.iter().map(Option::is_none).collect();
+        let (mut datums, mut nulls) = split(values);
         // SAFETY: as many values as the function's SQL declares columns, of their types; copied.
         unsafe {
             pg_sys::tuplestore_putvalues(
@@ -95,6 +89,16 @@ impl Rows {
             );
         }
     }
+}
+
+/// The values of a row, which has at most 16 columns, as the server takes them.
+fn split(values: &[Option<Datum>]) -> ([Datum; 16], [bool; 16]) {
+    let (mut datums, mut nulls) = ([Datum::from(0); 16], [true; 16]);
+    for (i, value) in values.iter().enumerate().take(16) {
+        datums[i] = value.unwrap_or(Datum::from(0));
+        nulls[i] = value.is_none();
+    }
+    (datums, nulls)
 }
 
 /// A text datum.

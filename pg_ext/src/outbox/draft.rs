@@ -128,5 +128,5 @@ fn delivery_key(subscriber: &Subscriber, event: &Event) -> String {
     hash.update(&subscriber.topic.name);
     hash.update([0]);
     hash.update(&subscriber.name);
-    format!("evt_{}", hex(&first_16(&hash.finalize())))
+    ["evt_", &hex(&first_16(&hash.finalize()))].concat()
 }
