@@ -10,11 +10,17 @@ use crate::call;
 use crate::error::{Error, Kind, Result};
 use crate::table::{self, Name, ScanKey, Snapshot, Table, Wait, WriteOutcome};
 use pgrx::pg_sys;
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 pub const TABLE: Name = c"batch";
 const BY_TOKEN: Name = c"batch_pkey";
 pub const BY_LANE: Name = c"batch_lane";
+
+thread_local! {
+    /// The tokens of lanes' last parts as last read. A search from there on reads few entries of the index's last page.
+    static LAST: RefCell<HashMap<(i32, i32), i64>> = RefCell::new(HashMap::new());
+}
 
 /// Columns of once.batch, from 1.
 #[derive(Clone, Copy)]
@@ -53,8 +59,20 @@ impl Part {
         lane: i32,
         snapshot: &Snapshot,
     ) -> Result<Option<Part>> {
-        let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i32(2, lane)];
-        Ok(table.find_last(BY_LANE, keys, snapshot)?.map(Part::load))
+        let known = LAST.with_borrow(|last| last.get(&(subscriber, lane)).copied());
+        let keys = &mut [
+            ScanKey::i32(1, subscriber),
+            ScanKey::i32(2, lane),
+            ScanKey::from(3, known.unwrap_or(i64::MIN)),
+        ];
+        let mut found = table.find_last(BY_LANE, keys, snapshot)?;
+        if found.is_none() && known.is_some() {
+            found = table.find_last(BY_LANE, &mut keys[..2], snapshot)?;
+        }
+        let part = found.map(Part::load);
+        let token = part.as_ref().map(Part::token);
+        LAST.with_borrow_mut(|last| last.extend(token.map(|token| ((subscriber, lane), token))));
+        Ok(part)
     }
 
     pub fn token(&self) -> i64 {
@@ -104,25 +122,12 @@ impl Batch {
     pub fn find_under(subscriber: i32, token: i64, snapshot: &Snapshot) -> Result<Option<Batch>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];
-        let Some(head) = table.find(BY_TOKEN, keys, snapshot)?.map(Part::load) else {
-            return Ok(None);
-        };
-        let mut others = Vec::new();
-        let mut lane = head.lane();
-        let next = |lane| {
-            let keys = &mut [
-                ScanKey::i32(1, subscriber),
-                ScanKey::i64(2, token),
-                ScanKey::above_i32(3, lane),
-            ];
-            table.find(BY_TOKEN, keys, snapshot)
-        };
-        while let Some(slot) = next(lane)? {
-            let part = Part::load(slot);
-            lane = part.lane();
-            others.push(part);
-        }
-        Ok(Some(Batch { head, others }))
+        let mut scan = table.scan(BY_TOKEN, keys, snapshot)?;
+        let mut parts = std::iter::from_fn(|| scan.take_next(&table)).map(Part::load);
+        Ok(parts.next().map(|head| Batch {
+            head,
+            others: parts.collect(),
+        }))
     }
 
     /// The batch of a token, its head locked; ON001 where there is none.

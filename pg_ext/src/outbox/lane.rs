@@ -107,11 +107,8 @@ impl<'a> LockedLane<'a> {
             if receipt::is_over(self.subscriber.id, token, &self.snapshot)? {
                 continue;
             }
-            out.extend(Batch::find_under(
-                self.subscriber.id,
-                token,
-                &self.snapshot,
-            )?);
+            let batch = Batch::find_under(self.subscriber.id, token, &self.snapshot)?;
+            out.extend(batch);
         }
         draft.is_active |= !out.is_empty();
         let late = out.iter().filter(|b| b.lease_until() <= self.now);

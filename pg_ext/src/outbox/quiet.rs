@@ -13,7 +13,7 @@
 
 use super::retry;
 use super::topic::Subscriber;
-use crate::clock;
+use crate::clock::{self, INFINITY};
 use crate::error::Result;
 use crate::table::{self, Sequence, Snapshot};
 use pgrx::pg_sys::Oid;
@@ -79,11 +79,15 @@ impl LogMoment {
         }))
     }
 
-    /// Asks for the open transactions, then for retries; to be called before the take looks at the lanes.
-    pub fn before_look(&mut self, subscriber: &Subscriber) -> Result<()> {
+    /// Asks for open transactions, then for retries, before the take looks at the lanes. True: there may be retries.
+    pub fn before_look(&mut self, subscriber: &Subscriber) -> Result<bool> {
         self.unended = Snapshot::latest().unended_before(self.next, MOST_UNENDED);
-        self.next_due = retry::next_due(subscriber, clock::now_us()?)?;
-        Ok(())
+        let any = retry::may_have_any(subscriber)?;
+        self.next_due = match any {
+            true => retry::next_due(subscriber, clock::now_us()?)?,
+            false => INFINITY,
+        };
+        Ok(any)
     }
 
     /// The take has looked through all lanes; `nothing`: it found nothing at all.

@@ -52,8 +52,7 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     if moment.is_quiet(&subscriber)? {
         return Ok(Datum::from(0));
     }
-    moment.before_look(&subscriber)?;
-    let retries = retry::may_have_any(&subscriber)?;
+    let retries = moment.before_look(&subscriber)?;
     let mut draft = Draft::new(&subscriber, wish, retries);
     let mut lanes = LaneOrder::recalled(&subscriber);
     let mut busy = Vec::new();

@@ -13,6 +13,10 @@ use crate::error::Result;
 use crate::row;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
+/// A scan reads a page's entries up to the end of its range before the first row. So, in the midst of a window, a range
+/// ends after so many event ids; then the next number counts, then the whole window.
+const AHEAD: [i64; 2] = [1024, 32];
+
 /// Where a lane is.
 pub struct Window {
     pub series: i32,
@@ -140,14 +144,21 @@ impl Window {
         table: &Table,
         snapshot: &'s Snapshot,
     ) -> Result<Stream<'s>> {
-        let keys = &mut [
-            ScanKey::i32(1, topic),
-            ScanKey::i32(2, lane),
-            ScanKey::above(3, self.last_id.max(self.from.high)),
-            ScanKey::up_to(3, self.to.top),
-        ];
-        let scan = table.scan(home.position, keys, snapshot)?;
-        self.stream(scan, self.from.next)
+        let (first, top) = (self.last_id.max(self.from.high), self.to.top);
+        let mut ends = vec![top];
+        if self.last_id > self.from.high {
+            ends.extend(AHEAD.map(|ids| first.saturating_add(ids)));
+            ends.retain(|end| *end <= top);
+        }
+        ends.push(first);
+        let range = |e: &[i64]| {
+            let (low, high) = (ScanKey::above(3, e[1]), ScanKey::up_to(3, e[0]));
+            [ScanKey::i32(1, topic), ScanKey::i32(2, lane), low, high]
+        };
+        let mut rest: Vec<_> = ends.windows(2).map(range).collect();
+        let mut near = rest.pop().unwrap_or_else(|| range(&[top, first]));
+        let scan = table.scan(home.position, &mut near, snapshot)?;
+        self.stream(scan, rest, self.from.next)
     }
 
     fn late_stream<'s>(
@@ -166,12 +177,13 @@ impl Window {
             ScanKey::above(4, self.last_id),
         ];
         let scan = table.scan(home.xid, keys, snapshot)?;
-        self.stream(scan, xid)
+        self.stream(scan, Vec::new(), xid)
     }
 
-    fn stream<'s>(&self, scan: Scan<'s>, least_xid: i64) -> Result<Stream<'s>> {
+    fn stream<'s>(&self, scan: Scan<'s>, rest: Ranges, least_xid: i64) -> Result<Stream<'s>> {
         let mut stream = Stream {
             scan,
+            rest,
             series: self.series,
             least_xid,
             from: self.from.clone(),
@@ -230,9 +242,13 @@ pub fn tables() -> Result<Vec<(&'static Home, Table)>> {
     Ok(open)
 }
 
-/// Rows of one index range that belong to the window.
+/// The conditions of further index ranges, the last range first.
+type Ranges = Vec<[ScanKey; 4]>;
+
+/// Rows of one index range, and of those behind it, that belong to the window.
 struct Stream<'s> {
     scan: Scan<'s>,
+    rest: Ranges,
     series: i32,
     least_xid: i64,
     from: Seen,
@@ -255,6 +271,10 @@ impl Stream<'_> {
                 self.head = Some(id);
                 return;
             }
+        }
+        if let Some(mut next) = self.rest.pop() {
+            self.scan.restart(&mut next);
+            self.advance();
         }
     }
 }

@@ -240,6 +240,19 @@ impl Scan<'_> {
         self.slot.as_ref()
     }
 
+    /// Moves to the next row and hands it over; None at the end.
+    pub fn take_next(&mut self, table: &Table) -> Option<Slot> {
+        self.advance()?;
+        self.slot.replace(table.slot())
+    }
+
+    /// Begins again with as many other conditions on the same columns.
+    pub fn restart(&mut self, keys: &mut [ScanKey]) {
+        let (count, none) = (keys.len() as i32, std::ptr::null_mut());
+        // SAFETY: the scan is alive and has that many conditions; they are copied.
+        unsafe { pg_sys::index_rescan(self.scan, keys.as_mut_ptr().cast(), count, none, 0) };
+    }
+
     /// Ends the scan with its next row.
     pub fn into_next(mut self) -> Option<Slot> {
         let found = self.advance().is_some();
@@ -381,6 +394,7 @@ conditions! {
     above_i32(i32) = BTGreaterStrategyNumber F_INT4GT;
     i64(i64) = BTEqualStrategyNumber F_INT8EQ;
     above(i64) = BTGreaterStrategyNumber F_INT8GT;
+    from(i64) = BTGreaterEqualStrategyNumber F_INT8GE;
     up_to(i64) = BTLessEqualStrategyNumber F_INT8LE;
     /// timestamptz
     after(i64) = BTGreaterStrategyNumber F_TIMESTAMPTZ_GT;

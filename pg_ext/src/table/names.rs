@@ -20,14 +20,9 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     if KNOWN_AT.replace(OURS.count()) != OURS.count() {
         KNOWN.with(|k| k.borrow_mut().clear());
     }
-    let known = KNOWN.with(|k| {
-        k.borrow()
-            .iter()
-            .find(|(n, _)| std::ptr::eq(*n, name) || *n == name)
-            .map(|(_, oid)| *oid)
-    });
-    if let Some(oid) = known {
-        return Ok(oid);
+    let same = |known: &&(Name, _)| std::ptr::eq(known.0, name);
+    if let Some(known) = KNOWN.with_borrow(|all| all.iter().find(same).copied()) {
+        return Ok(known.1);
     }
     // SAFETY: both look up a C string in the system caches.
     let oid = unsafe {
