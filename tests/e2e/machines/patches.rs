@@ -238,6 +238,7 @@ async fn a_patch_of_scalars_goes_without_a_statement_and_sets_the_same() {
             true,
         ),
         (r#"{"note": false}"#, true),
+        (r#"{"note": -0, "n": -7, "amount": -0.50}"#, true),
         (r#"{"note": null, "short": null}"#, true),
         (r#"{"note": "first", "note": "last"}"#, true),
         (r#"{"short": "abcdef"}"#, false),
