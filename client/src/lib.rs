@@ -112,8 +112,8 @@ pub use outbox::{
 };
 pub use retry::Backoff;
 pub use run::{
-    Acted, ActionRunner, ActionTransaction, Begin, Complete, Completed, Completer, Completion,
-    Deliver, Delivered, Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner,
+    Acted, ActionRunner, Begin, Complete, Completed, Completer, Completion, Deliver, Delivered,
+    Done, Failure, Job, JobFailure, JobOutcome, JobRunner, OpenRunner, OpenTransaction,
     OutboxWorker, Outcome, Runner, TeardownWorker, TestMode, TornDown, Undelivered, Waker,
 };
 pub use shards::Shards;

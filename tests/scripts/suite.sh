@@ -124,9 +124,9 @@ client_tests() {
     # The tests run one of the examples.
     cargo build --quiet "${BOTH[@]}" --examples
     RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" --test client
-    # The jobs and the outbox's workers have pools of deadpool. sqlx needs a pooler that knows named statements.
+    # sqlx needs a pooler that knows named statements.
     [ "${POOLED:-0}" = 1 ] || PG_ONCE_DRIVER=sqlx RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" \
-        --test client -- --skip job:: --skip outbox_worker::
+        --test client
     cargo test --quiet "${BOTH[@]}" --doc
     run_examples "$address" "$psql" "$way"
     cluster_verified "$("$config" --bindir)"

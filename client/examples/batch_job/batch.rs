@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Pool, Transaction};
-use pg_once::{Action, BoxError, CleanupItem, Job, JobFailure, Json};
+use pg_once::{Action, BoxError, CleanupItem, Job, JobFailure, Json, OpenTransaction};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -29,7 +28,6 @@ pub struct Item {
 }
 
 pub struct Batch {
-    pub pool: Pool,
     pub store: Store,
     pub job: i64,
     /// How long the expensive service takes for an item.
@@ -43,9 +41,12 @@ impl Job for Batch {
     type Item = Item;
     type Made = ();
 
-    async fn next(&mut self, _: &Action) -> Result<Option<Item>, JobFailure> {
-        let client = self.pool.get().await?;
-        let row = client.query_opt(NEXT, &[&self.job]).await?;
+    async fn next(
+        &mut self,
+        transaction: &OpenTransaction,
+        _: &Action,
+    ) -> Result<Option<Item>, JobFailure> {
+        let row = transaction.query_opt(NEXT, &[&self.job]).await?;
         Ok(row.map(|row| Item {
             id: row.get(0),
             input: row.get(1),
@@ -74,7 +75,7 @@ impl Job for Batch {
 
     async fn save(
         &mut self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         item: &Item,
         _: &(),
     ) -> Result<(), JobFailure> {
@@ -91,7 +92,7 @@ impl Job for Batch {
         Ok(Some(Json::of(&json!({"result": result}))?))
     }
 
-    async fn finish(&mut self, transaction: &Transaction<'_>) -> Result<(), JobFailure> {
+    async fn finish(&mut self, transaction: &OpenTransaction) -> Result<(), JobFailure> {
         transaction.execute(KEEP, &[&self.job]).await?;
         Ok(())
     }

@@ -136,7 +136,6 @@ impl Story {
 
     fn batch(&self, job: i64) -> Batch {
         Batch {
-            pool: self.pool.clone(),
             store: self.store.clone(),
             job,
             takes: Duration::from_millis(100),

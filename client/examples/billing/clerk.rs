@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use pg_once::{Acted, ActionTransaction, Error, JobFailure, Json, Machine}; // once
+use pg_once::{Acted, Error, JobFailure, Json, Machine, OpenTransaction}; // once
 use serde_json::json;
 use uuid::Uuid;
 
@@ -33,7 +33,7 @@ impl Clerk {
     }
 
     /// The invoice commits with the end of the action, or neither does.
-    async fn invoice(&self, id: Uuid, open: ActionTransaction) -> Result<Option<Json>, JobFailure> {
+    async fn invoice(&self, id: Uuid, open: OpenTransaction) -> Result<Option<Json>, JobFailure> {
         let made = open.query_one(MADE, &[&id]).await?;
         let made: i32 = made.try_get(0)?;
         // The office registers once for a key, which stays the same until the next closing.

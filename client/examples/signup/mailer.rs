@@ -4,8 +4,8 @@
 //! many requests. One that does not dedupe sends a second mail when its first answer was lost; then say
 //! so in the mail ("if you have got this twice"), for no program can tell.
 
-use deadpool_postgres::{Pool, Transaction};
-use pg_once::{Acked, Deliver, Error, Event, Undelivered};
+use deadpool_postgres::Pool;
+use pg_once::{Acked, Deliver, Error, Event, OpenTransaction, Undelivered};
 use reqwest::StatusCode;
 use serde::Deserialize;
 
@@ -47,7 +47,7 @@ impl Deliver for Mailer {
     /// The user learns of it at the next login, and this commits with the death of the event.
     async fn dead(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         event: &Event,
         _: &Undelivered,
     ) -> Result<(), Error> {

@@ -3,8 +3,8 @@
 //! Invariant: the service is asked under the event's delivery key, so a job that is begun again after a
 //! death gets the rendition that was made already.
 
-use deadpool_postgres::{Pool, Transaction};
-use pg_once::{Acked, Deliver, Error, Event, Undelivered};
+use deadpool_postgres::Pool;
+use pg_once::{Acked, Deliver, Error, Event, OpenTransaction, Undelivered};
 use reqwest::StatusCode;
 use serde::Deserialize;
 
@@ -56,7 +56,7 @@ impl Deliver for Renderer {
 
     async fn dead(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         event: &Event,
         _: &Undelivered,
     ) -> Result<(), Error> {

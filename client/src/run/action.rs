@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::job::JobFailure;
 use super::pace::{Pace, settings};
-use super::test_mode::{ActionTransaction, Begin};
+use super::test_mode::{Begin, OpenTransaction};
 use super::watch::Watch;
 use crate::{
     Action, ActionClaim, ActionEnd, ActionOptions, Error, Json, Kind, MachineRow, Reason,
@@ -140,7 +140,7 @@ impl ActionRunner {
     pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
         P: Begin,
-        W: FnMut(Option<Action>, ActionTransaction) -> F,
+        W: FnMut(Option<Action>, OpenTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
         let mut options = self.options.clone().fresh_holder();
@@ -185,7 +185,7 @@ impl ActionRunner {
     ) -> Result<ActionEnd, JobFailure>
     where
         P: Begin,
-        W: FnMut(Option<Action>, ActionTransaction) -> F,
+        W: FnMut(Option<Action>, OpenTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
         let (action, mut told) = (watch.action(), None);
@@ -227,7 +227,7 @@ impl ActionRunner {
     async fn unclaimed<P, W, F>(&self, pool: &P, work: &mut W) -> Result<Acted, Error>
     where
         P: Begin,
-        W: FnMut(Option<Action>, ActionTransaction) -> F,
+        W: FnMut(Option<Action>, OpenTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
         let Some(to) = &self.to else {

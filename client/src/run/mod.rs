@@ -36,7 +36,7 @@ pub use outcome::{Done, Failure, Outcome};
 use pace::{Pace, settings};
 use polls::Polls;
 pub use teardown_worker::{TeardownWorker, TornDown};
-pub use test_mode::{ActionTransaction, Begin, TestMode};
+pub use test_mode::{Begin, OpenTransaction, TestMode};
 pub use waker::Waker;
 
 /// How often the work may run in one [`Runner::run`] if the database fails during it.

@@ -1,6 +1,7 @@
-//! Owns a runner's test mode, and the transactions that an action's work writes in.
+//! Owns the test mode, and the transactions that are opened for the caller's writes.
 //!
-//! Invariant: what a transaction wrote is committed by its runner, or rolled back when its last clone goes.
+//! Invariant: what a transaction wrote is committed by its runner, or rolled back when its last clone goes. A connection
+//! on which a call of this crate has no answer then is closed.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -9,16 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
-use deadpool_postgres::{Client, Pool};
+use deadpool_postgres::{Client, Object, Pool};
 
 use crate::{Args, Autocommit, Error, Executor, Row};
 
-/// Runs a keyed request, a teardown, an action or a completer inside a test's transaction, which is rolled back at the
-/// end of the test.
+/// Runs any runner inside a test's transaction, which is rolled back at the end of the test.
 ///
-/// The work writes through the same transaction. Another session sees nothing of it, so this is for tests only. An
-/// error of the server aborts the transaction, as always. A completer and an action need a connection in an `Arc` on
-/// which the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`.
+/// The caller's code writes through the same transaction. Another session sees nothing of it, so this is for tests
+/// only. An error of the server aborts the transaction, as always; a part that a runner opened is rolled back alone. A
+/// keyed request and a teardown take any connection or transaction. The others need a connection in an `Arc` on which
+/// the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`. An outbox worker then delivers one event after another.
 #[derive(Clone, Copy, Debug)]
 pub struct TestMode<E>(pub E);
 
@@ -30,82 +31,129 @@ impl<E: Executor> Executor for TestMode<E> {
 
 impl<E: Executor> Autocommit for TestMode<E> {}
 
-/// Opens the transactions of actions: a pool, or a [`TestMode`] over a connection.
+/// Opens transactions: a pool, or a [`TestMode`] over a connection. A handler that is generic over it can be tested in a
+/// transaction that is rolled back.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` opens no transactions for an action",
+    message = "`{Self}` opens no transactions",
     note = "pass a `&deadpool_postgres::Pool`, or in a test `&TestMode(Arc::clone(&client))`"
 )]
-pub trait Begin: Autocommit {
+pub trait Begin: Autocommit + Clone + Send + 'static {
+    /// Whether its transactions are parts of one transaction, so that no two of them may be open at once.
+    const ONE_AT_A_TIME: bool = false;
+
     /// Begins a transaction.
-    fn begin(&self) -> impl Future<Output = Result<ActionTransaction, Error>> + Send;
+    fn begin(&self) -> impl Future<Output = Result<OpenTransaction, Error>> + Send;
 }
 
 impl Begin for Pool {
-    async fn begin(&self) -> Result<ActionTransaction, Error> {
+    async fn begin(&self) -> Result<OpenTransaction, Error> {
         let client = Arc::new(self.get().await?);
-        ActionTransaction::begin(client, ["BEGIN", "COMMIT", "ROLLBACK"]).await
+        OpenTransaction::begin(client, ["BEGIN", "COMMIT", "ROLLBACK"]).await
     }
 }
 
 /// A part of the test's transaction that can be rolled back alone.
 impl Begin for TestMode<Arc<Client>> {
-    async fn begin(&self) -> Result<ActionTransaction, Error> {
+    const ONE_AT_A_TIME: bool = true;
+
+    async fn begin(&self) -> Result<OpenTransaction, Error> {
         let part = ["SAVEPOINT work", "RELEASE work", "ROLLBACK TO work"];
-        ActionTransaction::begin(Arc::clone(&self.0), part).await
+        OpenTransaction::begin(Arc::clone(&self.0), part).await
     }
 }
 
-/// The open transaction of an action: a connection to write on. The runner commits it; a transaction that was not
-/// committed is rolled back. A clone is the same transaction, so keep none beyond the work.
+/// An open transaction: a connection to write on. A runner commits the transaction that it hands out; a transaction that
+/// was not committed is rolled back. A clone is the same transaction, so keep none beyond the work.
 #[derive(Clone, Debug)]
-pub struct ActionTransaction(Arc<Open>);
+pub struct OpenTransaction {
+    client: Arc<Client>,
+    /// Dropped after `client`, so that the last clone has the connection for itself.
+    open: Arc<Open>,
+}
 
 #[derive(Debug)]
 struct Open {
-    client: Arc<Client>,
+    client: Option<Arc<Client>>,
     commit: &'static str,
     rollback: &'static str,
     ended: AtomicBool,
+    /// A call was sent and has no answer.
+    unanswered: AtomicBool,
 }
 
-impl ActionTransaction {
+impl OpenTransaction {
     async fn begin(
         client: Arc<Client>,
         [begin, commit, rollback]: [&'static str; 3],
     ) -> Result<Self, Error> {
-        let open = Open {
-            client,
+        let open = Arc::new(Open {
+            client: Some(Arc::clone(&client)),
             commit,
             rollback,
             ended: AtomicBool::new(false),
-        };
-        open.client.batch_execute(begin).await?;
-        Ok(Self(Arc::new(open)))
+            unanswered: AtomicBool::new(false),
+        });
+        let begun = Self { client, open };
+        begun.answered(begun.client.batch_execute(begin)).await?;
+        Ok(begun)
     }
 
-    pub(super) async fn commit(self) -> Result<(), Error> {
-        self.0.client.batch_execute(self.0.commit).await?;
-        self.0.ended.store(true, Ordering::Relaxed);
+    /// Commits a transaction of [`Begin::begin`].
+    ///
+    /// # Errors
+    /// [`Error::Argument`] while a clone is left, such as that of the runner, which commits its transactions itself; any
+    /// error of the commit.
+    pub async fn commit(self) -> Result<(), Error> {
+        if Arc::strong_count(&self.open) > 1 {
+            let refused = "only the last clone of a transaction commits it";
+            return Err(Error::Argument(refused.to_owned()));
+        }
+        let commit = self.client.batch_execute(self.open.commit);
+        self.answered(commit).await?;
+        self.open.ended.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    async fn answered<T>(&self, call: impl Future<Output = T>) -> T {
+        self.open.unanswered.store(true, Ordering::Relaxed);
+        let answer = call.await;
+        self.open.unanswered.store(false, Ordering::Relaxed);
+        answer
     }
 }
 
-impl Deref for ActionTransaction {
+impl Deref for OpenTransaction {
     type Target = Client;
 
     fn deref(&self) -> &Client {
-        &self.0.client
+        &self.client
+    }
+}
+
+impl Executor for OpenTransaction {
+    async fn query(&self, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
+        self.answered(Executor::query(&*self.client, sql, args))
+            .await
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
+        let Some(client) = self.client.take() else {
+            return;
+        };
         if !*self.ended.get_mut() {
             // The first poll sends the ROLLBACK, before any statement of the connection's next user.
-            let mut rollback = pin!(self.client.batch_execute(self.rollback));
+            let mut rollback = pin!(client.batch_execute(self.rollback));
             let _ = rollback
                 .as_mut()
                 .poll(&mut Context::from_waker(Waker::noop()));
+        }
+        if *self.unanswered.get_mut()
+            && let Some(client) = Arc::into_inner(client)
+        {
+            // The connection may lead to a server that has vanished.
+            drop(Object::take(client));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use pg_once::{Acted, ActionRunner, ActionTransaction, JobFailure, Json, Machine, MachineRow};
+use pg_once::{Acted, ActionRunner, JobFailure, Json, Kind, Machine, MachineRow, OpenTransaction};
 use tokio::sync::Notify;
 
 use crate::proxy::Proxy;
@@ -15,7 +15,9 @@ fn runner(row: &MachineRow) -> ActionRunner {
 }
 
 /// The work: ten points for a result.
-async fn pay(transaction: &ActionTransaction) -> Result<Option<Json>, JobFailure> {
+async fn pay(transaction: &OpenTransaction) -> Result<Option<Json>, JobFailure> {
+    let early = transaction.clone().commit().await.unwrap_err();
+    assert_eq!(early.kind(), Kind::InvalidArgument);
     let burn = "UPDATE wallet SET points = points - 10 WHERE customer = 'ada'";
     transaction.execute_typed(burn, &[]).await?;
     Ok(Some(Json::from_text(r#"{"result": "3 pages"}"#)))
@@ -68,7 +70,7 @@ async fn of_two_clerks_one_runs_the_work_and_the_other_is_told_when_to_ask_again
     let (first, pool) = (runner(&jobs.job), jobs.pool.clone());
     let (told, wait) = (Arc::clone(&begun), Arc::clone(&go));
     let first = tokio::spawn(async move {
-        let work = |_, transaction: ActionTransaction| {
+        let work = |_, transaction: OpenTransaction| {
             let (told, wait) = (&told, &wait);
             async move {
                 told.notify_one();

@@ -268,17 +268,10 @@ async fn in_test_mode_a_run_leaves_nothing_once_its_transaction_is_rolled_back()
     assert!(matches!(again, Claim::Claimed(_)), "{again:?}");
 }
 
-/// Test mode over a connection with an open transaction.
-async fn begun(jobs: &Jobs) -> TestMode<Arc<deadpool_postgres::Client>> {
-    let client = jobs.pool.get().await.unwrap();
-    client.batch_execute("BEGIN").await.unwrap();
-    TestMode(Arc::new(client))
-}
-
 #[tokio::test]
 async fn in_test_mode_an_action_and_a_completer_leave_nothing_either() {
     let jobs = Jobs::guarded().await;
-    let test = begun(&jobs).await;
+    let test = jobs.begun().await;
     let client = Arc::clone(&test.0);
     let run = jobs.job.action("run").requester("worker");
     let acted = run.run(&test, |_, transaction| async move {
@@ -314,7 +307,7 @@ async fn in_test_mode_an_action_and_a_completer_leave_nothing_either() {
 #[tokio::test]
 async fn in_test_mode_a_teardown_leaves_nothing_either() {
     let jobs = Jobs::guarded().await;
-    let test = begun(&jobs).await;
+    let test = jobs.begun().await;
     let cancel = jobs.job.cancel();
     cancel.request(&test).await.unwrap();
     let clean = async |_| Ok::<(), Error>(());
@@ -327,7 +320,7 @@ async fn in_test_mode_a_teardown_leaves_nothing_either() {
 #[tokio::test]
 async fn in_test_mode_work_that_fails_is_undone_and_the_test_goes_on() {
     let jobs = Jobs::guarded().await;
-    let test = begun(&jobs).await;
+    let test = jobs.begun().await;
     let client = Arc::clone(&test.0);
     let run = jobs.job.action("run").requester("worker");
     let acted = run.run(&test, |_, transaction| async move {

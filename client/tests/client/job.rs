@@ -3,10 +3,9 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use deadpool_postgres::Transaction;
 use pg_once::{
-    Action, ActionClaim, BoxError, CleanupItem, Error, Job, JobFailure, JobOutcome, JobRunner,
-    Json, MachineRow,
+    Action, ActionClaim, Begin, BoxError, CleanupItem, Error, Job, JobFailure, JobOutcome,
+    JobRunner, Json, MachineRow, OpenTransaction,
 };
 
 use tokio::sync::Notify;
@@ -63,7 +62,7 @@ impl<'t> Script<'t> {
         }
     }
 
-    async fn run(&mut self, runner: JobRunner<'_>) -> Result<JobOutcome, Error> {
+    async fn run<P: Begin>(&mut self, runner: JobRunner<'_, P>) -> Result<JobOutcome, Error> {
         runner.requester("worker").backoff(QUICK).run(self).await
     }
 
@@ -76,11 +75,14 @@ impl Job for Script<'_> {
     type Item = i64;
     type Made = ();
 
-    async fn next(&mut self, _: &Action) -> Result<Option<i64>, JobFailure> {
+    async fn next(
+        &mut self,
+        transaction: &OpenTransaction,
+        _: &Action,
+    ) -> Result<Option<i64>, JobFailure> {
         let pending = "SELECT id FROM batch_item WHERE job_id = $1 AND state <> 'succeeded' \
             ORDER BY id LIMIT 1";
-        let client = self.pool.get().await?;
-        let row = client
+        let row = transaction
             .query_typed_opt(pending, &[(&self.id, Type::INT8)])
             .await?;
         if self.cancel_in_next && self.worked.len() == 1 {
@@ -116,7 +118,7 @@ impl Job for Script<'_> {
 
     async fn save(
         &mut self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         item: &i64,
         _: &(),
     ) -> Result<(), JobFailure> {
@@ -150,7 +152,7 @@ impl Job for Script<'_> {
         Ok(Some(Json::from_text(r#"{"result": "all of them"}"#)))
     }
 
-    async fn finish(&mut self, transaction: &Transaction<'_>) -> Result<(), JobFailure> {
+    async fn finish(&mut self, transaction: &OpenTransaction) -> Result<(), JobFailure> {
         let keep = "UPDATE batch_item SET settled = 'kept' WHERE job_id = $1 AND settled IS NULL";
         transaction.execute(keep, &[&self.id]).await?;
         Ok(())
@@ -428,6 +430,8 @@ async fn a_claim_or_a_release_whose_answer_is_lost_is_repeated() {
         matches!(outcome, JobOutcome::Released { .. }),
         "{outcome:?}"
     );
+    // Another pool: sqlx sends the text of a statement once.
+    let pool = jobs.through(proxy.config());
     proxy.lose_answer_to("action_release");
     let mut job = Script::new(&jobs, Trouble::Cancel);
     let outcome = job.run(jobs.job.job(&pool, "run")).await.unwrap();
@@ -481,6 +485,40 @@ async fn a_pool_of_one_connection_is_enough() {
     job.pool = one.clone();
     let outcome = job.run(jobs.job.job(&one, "run")).await.unwrap();
     assert_finished(&jobs, &outcome).await;
+}
+
+#[tokio::test]
+async fn in_test_mode_a_job_leaves_nothing_once_its_transaction_is_rolled_back() {
+    let jobs = Jobs::guarded().await;
+    for cancels in [false, true] {
+        let test = jobs.begun().await;
+        if cancels {
+            jobs.job.cancel().request(&test).await.unwrap();
+        }
+        let mut job = Script::new(&jobs, Trouble::None);
+        let outcome = job.run(jobs.job.job(&test, "run")).await.unwrap();
+        match outcome {
+            JobOutcome::Finished { status, .. } => {
+                assert_eq!((status.as_str(), cancels), ("done", false))
+            }
+            JobOutcome::Cancelled(end) => {
+                assert_eq!((end.status.as_str(), cancels), ("cancelled", true))
+            }
+            other => panic!("{other:?}"),
+        }
+        let points = test
+            .0
+            .query_one("SELECT points FROM wallet", &[])
+            .await
+            .unwrap();
+        let (left, worked) = if cancels { (100, 0) } else { (70, 3) };
+        assert_eq!((points.get::<_, i64>(0), job.worked.len()), (left, worked));
+        test.0.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(
+            (jobs.status().await.as_str(), jobs.points().await),
+            ("queued", 100)
+        );
+    }
 }
 
 #[tokio::test]

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::{Pool, Transaction};
 use pg_once::{
-    Acked, Backoff, Claim, ClaimOptions, Deliver, EmitOptions, Error, Event, Json, Key, Kind,
-    OutboxWorker, Response, StepEvent, Subscriber, SubscriberOptions, Topic, Undelivered, Waker,
+    Acked, Backoff, Begin, Claim, ClaimOptions, Deliver, EmitOptions, Error, Event, Json, Key,
+    Kind, OpenTransaction, OutboxWorker, Response, StepEvent, Subscriber, SubscriberOptions, Topic,
+    Undelivered, Waker,
 };
 use tokio::sync::{Notify, Semaphore};
 
 use crate::proxy::{Cut, Proxy};
 use crate::support::{
-    QUICK, Stalling, a_year_later, claimed, fresh_key, fresh_topic, named_pool, pool, pool_to,
-    take_over_batch, until, until_idle,
+    Pool, QUICK, Stalling, a_year_later, begun, claimed, fresh_key, fresh_topic, named_pool, pool,
+    pool_to, take_over_batch, until, until_idle,
 };
 
 /// What a handler has seen: payloads in order, and the attempts of each.
@@ -78,7 +78,7 @@ async fn emit(topic: &Topic, payload: impl std::fmt::Display, options: &EmitOpti
         .event_id
 }
 
-fn worker(topic: &Topic) -> OutboxWorker {
+fn worker(topic: &Topic) -> OutboxWorker<Pool> {
     let worker = topic.default_subscriber().worker(&pool());
     worker.backoff(QUICK).poll_every(Duration::from_millis(50))
 }
@@ -304,25 +304,6 @@ async fn a_panic_of_the_handler_is_a_failure_of_its_event_and_of_nothing_else() 
     );
 }
 
-#[tokio::test]
-async fn a_test_may_call_a_handler_in_a_transaction_that_it_rolls_back() {
-    let (shipments, refunds, handler) = half_done().await;
-    let subscriber = shipments.default_subscriber();
-    let mut client = pool().get().await.unwrap();
-    let transaction = client.transaction().await.unwrap();
-    let taken = subscriber.take(&transaction, 10, None).await;
-    let event = &taken.unwrap().unwrap().events[0];
-    let failure = handler.deliver(event).await.unwrap_err();
-    let dead = handler.dead(&transaction, event, &failure);
-    dead.await.unwrap();
-    let refunds = refunds.default_subscriber();
-    assert_eq!(refunds.peek(&transaction, 10).await.unwrap().len(), 1);
-    transaction.rollback().await.unwrap();
-    assert_eq!(refunds.peek(&client, 10).await.unwrap().len(), 0);
-    let event = subscriber.peek(&client, 10).await.unwrap().remove(0);
-    assert_eq!((event.state.as_str(), event.attempt), ("ready", 1));
-}
-
 /// What becomes of a callback before it has done its part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
@@ -331,23 +312,30 @@ enum Trouble {
     Panics,
 }
 
-/// Refuses everything; what dies aborts the key that its payload names.
+/// Refuses each shipment; what dies aborts the key that its payload names.
 #[derive(Clone)]
 struct Compensating {
     key: Key,
     trouble: Trouble,
+    /// And other events, which are delivered.
     callbacks: Arc<AtomicUsize>,
 }
 
 impl Deliver for Compensating {
     async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         assert_eq!(event.attempt, 1);
-        Err(Undelivered::never("no such address"))
+        match event.payload.as_str() {
+            "\"ship\"" => Err(Undelivered::never("no such address")),
+            _ => {
+                self.callbacks.fetch_add(1, Ordering::SeqCst);
+                Ok(Acked::ByWorker)
+            }
+        }
     }
 
     async fn dead(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         _: &Event,
         failure: &Undelivered,
     ) -> Result<(), Error> {
@@ -410,6 +398,43 @@ async fn what_a_death_undoes_is_undone_in_the_same_transaction() {
             .len(),
         1
     );
+}
+
+#[tokio::test]
+async fn in_test_mode_a_worker_leaves_nothing_and_a_callback_that_fails_undoes_its_own_part_alone()
+{
+    for (trouble, left) in [
+        (Trouble::None, 0),
+        (Trouble::Fails, 1),
+        (Trouble::Panics, 1),
+    ] {
+        let (topic, (_, refunds, mut handler)) = (fresh_topic().await, half_done().await);
+        handler.trouble = trouble;
+        let (test, subscriber) = (begun(&pool()).await, topic.default_subscriber());
+        for payload in ["1", "\"ship\"", "2"] {
+            let payload = Json::from_text(payload);
+            topic
+                .emit(&test, &payload, &EmitOptions::new())
+                .await
+                .unwrap();
+        }
+        let callbacks = Arc::clone(&handler.callbacks);
+        let settled = until(|| callbacks.load(Ordering::SeqCst) == 3);
+        let worker = subscriber.worker(&test).backoff(QUICK);
+        let ended = worker
+            .poll_every(Duration::from_millis(50))
+            .run(settled, handler)
+            .await
+            .unwrap();
+        assert_eq!((ended.delivered, ended.dead + ended.released), (2, 1));
+        let refunded = refunds.default_subscriber().peek(&test, 10).await.unwrap();
+        assert_eq!((refunded.len(), ended.released), (1 - left, left as u64));
+        test.0.batch_execute("ROLLBACK").await.unwrap();
+        for topic in [topic, refunds] {
+            let events = topic.default_subscriber().peek(&pool(), 10).await.unwrap();
+            assert!(events.is_empty(), "{events:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -510,18 +535,17 @@ async fn events_whose_common_ack_is_not_answered_count_as_delivered_once_each() 
 }
 
 /// Writes each event into another topic and acks it, in one transaction; leaves those with headers to the worker.
-struct Acking {
-    pool: Pool,
+struct Acking<P> {
+    pool: P,
     subscriber: Subscriber,
     written: Topic,
     backoff: Backoff,
     seen: Seen,
 }
 
-impl Acking {
+impl<P: Begin> Acking<P> {
     async fn write(&self, event: &Event) -> Result<Acked, Error> {
-        let mut client = self.pool.get().await?;
-        let transaction = client.transaction().await?;
+        let transaction = self.pool.begin().await?;
         let options = EmitOptions::new();
         self.written
             .emit(&transaction, &event.payload, &options)
@@ -532,7 +556,7 @@ impl Acking {
     }
 }
 
-impl Deliver for Acking {
+impl<P: Begin> Deliver for Acking<P> {
     async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
         let acked = match event.headers {
             None => self.backoff.retry(|| self.write(event)).await,
@@ -562,7 +586,7 @@ async fn a_worker_acks_only_what_its_handler_has_not() {
     });
     let (subscriber, seen) = (topic.default_subscriber(), Seen::default());
     let handler = Acking {
-        pool: (*pool()).clone(),
+        pool: pool(),
         subscriber: subscriber.clone(),
         written: written.clone(),
         backoff: QUICK,
@@ -574,6 +598,28 @@ async fn a_worker_acks_only_what_its_handler_has_not() {
     assert_eq!(proxy.lost(), 0, "one ack came from the worker");
     assert_eq!(refunds_emitted(&written).await, 2);
     assert_nothing_left(&topic).await;
+}
+
+#[tokio::test]
+async fn in_test_mode_a_handler_acks_in_a_transaction_that_is_rolled_back() {
+    let (topic, written) = (fresh_topic().await, fresh_topic().await);
+    emit(&topic, 1, &EmitOptions::new()).await;
+    let test = begun(&pool()).await;
+    let (subscriber, seen) = (topic.default_subscriber(), Seen::default());
+    let handler = Acking {
+        pool: test.clone(),
+        subscriber: subscriber.clone(),
+        written: written.clone(),
+        backoff: QUICK,
+        seen: seen.clone(),
+    };
+    let delivered = subscriber.worker(&test).run(seen.until(1), handler).await;
+    assert_eq!(delivered.unwrap().delivered, 1);
+    let written = written.default_subscriber();
+    assert_eq!(written.peek(&test, 10).await.unwrap().len(), 1);
+    test.0.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(written.peek(&pool(), 10).await.unwrap().len(), 0);
+    assert_eq!(subscriber.peek(&pool(), 10).await.unwrap()[0].attempt, 1);
 }
 
 #[tokio::test]
@@ -589,7 +635,7 @@ async fn an_event_that_its_handler_has_acked_is_not_delivered_again_though_the_a
         proxy.lose_answer_to("COMMIT");
         let (subscriber, seen) = (topic.default_subscriber(), Seen::default());
         let handler = Acking {
-            pool: (*pool_to(proxy.config())).clone(),
+            pool: pool_to(proxy.config()),
             subscriber,
             written: written.clone(),
             backoff,

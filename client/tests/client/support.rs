@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::Manager;
 use pg_once::{
-    Abandoned, Acked, Action, ActionClaim, ActionOptions, ActionTransaction, Args, Autocommit,
-    Backoff, Batch, Begin, Claim, ClaimOptions, Complete, Completion, Deliver, Done, Error, Event,
-    Executor, Failure, Key, Lease, Machine, MachineRow, Row, Scope, Subscriber, Topic,
+    Abandoned, Acked, Action, ActionClaim, ActionOptions, Args, Autocommit, Backoff, Batch, Begin,
+    Claim, ClaimOptions, Complete, Completion, Deliver, Done, Error, Event, Executor, Failure, Key,
+    Lease, Machine, MachineRow, OpenTransaction, Row, Scope, Subscriber, TestMode, Topic,
     TopicOptions, Undelivered,
 };
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -90,7 +90,7 @@ impl Executor for Pool {
 impl Autocommit for Pool {}
 
 impl Begin for Pool {
-    async fn begin(&self) -> Result<ActionTransaction, Error> {
+    async fn begin(&self) -> Result<OpenTransaction, Error> {
         self.own.begin().await
     }
 }
@@ -127,6 +127,13 @@ pub fn sqlx_options(config: &Config) -> PgConnectOptions {
         Some(level) => options.options([level.trim_start_matches("-c ").split_once('=').unwrap()]),
         None => options,
     }
+}
+
+/// Test mode over a connection with an open transaction.
+pub async fn begun(pool: &Pool) -> TestMode<Arc<deadpool_postgres::Client>> {
+    let client = pool.get().await.unwrap();
+    client.batch_execute("BEGIN").await.unwrap();
+    TestMode(Arc::new(client))
 }
 
 pub async fn connect() -> tokio_postgres::Client {
@@ -203,6 +210,11 @@ impl Jobs {
             job,
             id,
         }
+    }
+
+    /// Test mode over a connection with an open transaction.
+    pub async fn begun(&self) -> TestMode<Arc<deadpool_postgres::Client>> {
+        begun(&self.pool).await
     }
 
     /// With the guard on: whoever writes what is not declared is refused.

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::Manager;
-use pg_once::{Args, Autocommit, Backoff, Error, Executor, Failure, Kind, Outcome, Response, Row};
+use pg_once::{
+    Args, Autocommit, Backoff, Begin, Error, Executor, Failure, Kind, Outcome, Response, Row,
+};
 use sqlx::postgres::PgPoolOptions;
+use tokio::time::timeout;
 use tokio_postgres::NoTls;
 
 use crate::proxy::Proxy;
-use crate::support::{Jobs, Pool, QUICK, fresh_key, pool, sqlx_options};
+use crate::support::{Jobs, Pool, QUICK, fresh_key, pool, pool_to, sqlx_options};
 
 /// The database gives a call up: its `statement_timeout` is over.
 const GIVES_UP: [&str; 2] = [
@@ -180,6 +183,24 @@ async fn a_server_that_is_gone_without_a_word_costs_a_timeout_for_each_connectio
     assert_eq!(pool.status().available, 3);
     runs_though_open_connections_fall_silent(&proxy, &pool).await;
     assert_eq!(pool.status().size, 1, "those that led nowhere are closed");
+}
+
+#[tokio::test]
+async fn a_transaction_whose_call_has_no_answer_takes_its_connection_out_of_the_pool() {
+    let (proxy, soon) = (Proxy::start().await, Duration::from_millis(200));
+    let pool = pool_to(proxy.config());
+    let open = pool.begin().await.unwrap();
+    proxy.fall_silent_on_open_connections();
+    let asked = timeout(soon, Executor::query(&open, "SELECT 1", &[])).await;
+    assert!(asked.is_err());
+    drop(open);
+    assert_eq!(pool.status().size, 0);
+
+    drop(pool.begin().await.unwrap());
+    assert_eq!((pool.status().size, pool.status().available), (1, 1));
+    proxy.fall_silent_on_open_connections();
+    assert!(timeout(soon, pool.begin()).await.is_err());
+    assert_eq!(pool.status().size, 0);
 }
 
 #[tokio::test]

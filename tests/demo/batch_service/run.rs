@@ -6,11 +6,13 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Pool, Transaction};
+use deadpool_postgres::Pool;
 use pg_once::{
     Action, Backoff, BoxError, CleanupItem, Error, Job, JobFailure, JobOutcome, Machine,
+    OpenTransaction,
 };
 use serde::Deserialize;
+use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::store::Store;
@@ -69,31 +71,33 @@ impl Job for Batch<'_> {
     type Item = usize;
     type Made = ();
 
-    async fn next(&mut self, action: &Action) -> Result<Option<usize>, JobFailure> {
+    async fn next(
+        &mut self,
+        transaction: &OpenTransaction,
+        action: &Action,
+    ) -> Result<Option<usize>, JobFailure> {
         if std::mem::take(&mut self.fresh) {
             crash::point("after_claim");
         }
-        let mut client = self.service.pool.get().await?;
-        let transaction = client.transaction().await?;
         // Under the lease: two attempts must not begin the same item.
-        if action.extend(&transaction, None).await?.cancelling {
+        if action.extend(transaction, None).await?.cancelling {
             // The runner hears it, too, before it ends the action.
             return Ok(None);
         }
-        let decided = items::decided(&*transaction, self.job).await?;
+        let db: &Client = transaction;
+        let decided = items::decided(db, self.job).await?;
         let open = |item: &Item| !decided.contains(&item.input);
         let Some(at) = self.items.iter().position(open) else {
             return Ok(None);
         };
         if let Some(item) = self.items.get(at) {
-            items::begin(&*transaction, self.job, item).await?;
+            items::begin(db, self.job, item).await?;
         }
-        transaction.commit().await?;
-        crash::point("after_item_begun");
         Ok(Some(at))
     }
 
     async fn work(&mut self, _: &Action, at: &usize) -> Result<(), JobFailure> {
+        crash::point("after_item_begun");
         if let Some(item) = self.items.get(*at).filter(|item| !item.fails) {
             let name = Store::name(self.job, &item.input);
             let made = self.service.store.make(&name).await;
@@ -105,19 +109,21 @@ impl Job for Batch<'_> {
 
     async fn save(
         &mut self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         at: &usize,
         (): &(),
     ) -> Result<(), JobFailure> {
         if let Some(item) = self.items.get(*at) {
-            items::end(&**transaction, self.job, item).await?;
+            let db: &Client = transaction;
+            items::end(db, self.job, item).await?;
         }
         crash::point("before_item_commit");
         Ok(())
     }
 
-    async fn finish(&mut self, transaction: &Transaction<'_>) -> Result<(), JobFailure> {
-        items::keep(&**transaction, self.job).await?;
+    async fn finish(&mut self, transaction: &OpenTransaction) -> Result<(), JobFailure> {
+        let db: &Client = transaction;
+        items::keep(db, self.job).await?;
         crash::point("before_finish_commit");
         Ok(())
     }

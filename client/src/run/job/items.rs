@@ -5,11 +5,9 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
-
 use super::super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
-use crate::{ActionEnd, Backoff, Error, Json, Kind};
+use crate::{ActionEnd, Backoff, Begin, Error, Json, Kind};
 
 /// How the work under a lease ended.
 pub(super) enum End {
@@ -21,17 +19,17 @@ pub(super) enum End {
 }
 
 /// A running job.
-pub(super) struct Items<'a, J: Job> {
-    pub(super) pool: &'a Pool,
+pub(super) struct Items<'a, P, J: Job> {
+    pub(super) pool: &'a P,
     pub(super) backoff: &'a Backoff,
     pub(super) check_every: Duration,
-    pub(super) watch: &'a Watch<'a, Pool>,
+    pub(super) watch: &'a Watch<'a, P>,
     pub(super) job: &'a mut J,
     /// The item whose work may be discarded.
     pub(super) at_hand: &'a mut Option<J::Item>,
 }
 
-impl<J: Job> Items<'_, J> {
+impl<P: Begin, J: Job> Items<'_, P, J> {
     /// Works item by item, until the job ends.
     pub(super) async fn work_off(&mut self) -> End {
         let mut failures = self.backoff.failures();
@@ -59,7 +57,9 @@ impl<J: Job> Items<'_, J> {
     /// One item, or the end of the job.
     async fn turn(&mut self) -> Result<Option<End>, JobFailure> {
         let action = self.watch.action();
-        let item = self.job.next(action).await?;
+        let transaction = self.pool.begin().await?;
+        let item = self.job.next(&transaction, action).await?;
+        transaction.commit().await?;
         if self.watch.silence() >= self.check_every {
             self.watch.look(self.pool).await?;
         }
@@ -92,17 +92,15 @@ impl<J: Job> Items<'_, J> {
         let Some(item) = self.at_hand.as_ref() else {
             return Ok(true);
         };
-        let mut client = self.pool.get().await?;
-        let transaction = client.transaction().await?;
+        let transaction = self.pool.begin().await?;
         self.watch.look(&transaction).await?;
         if self.watch.is_cancelling() {
-            transaction.rollback().await?;
             return Ok(false);
         }
         self.job.save(&transaction, item, made).await?;
         // Until the commit is answered the item may be saved, so its artifact must not be deleted.
         let item = self.at_hand.take();
-        match transaction.commit().await.map_err(Error::from) {
+        match transaction.commit().await {
             Ok(()) => Ok(true),
             Err(error) => {
                 if error.rolled_back() {
@@ -138,12 +136,10 @@ impl<J: Job> Items<'_, J> {
         patch: Option<&Json>,
         told: &mut Option<ActionEnd>,
     ) -> Result<End, JobFailure> {
-        let mut client = self.pool.get().await?;
-        let transaction = client.transaction().await?;
+        let transaction = self.pool.begin().await?;
         // The row before the items: the lock order.
         let end = self.watch.action().finish(&transaction, patch).await?;
         if matches!(end, ActionEnd::Cancelling) {
-            transaction.rollback().await?;
             return Ok(End::of(end));
         }
         self.job.finish(&transaction).await?;

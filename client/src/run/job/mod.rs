@@ -9,10 +9,8 @@ mod runner;
 
 use std::future::Future;
 
-use deadpool_postgres::Transaction;
-
 use crate::error::BoxError;
-use crate::{Action, CleanupItem, Json};
+use crate::{Action, CleanupItem, Json, OpenTransaction};
 
 pub use outcome::{JobFailure, JobOutcome};
 pub use runner::JobRunner;
@@ -41,9 +39,10 @@ pub trait Job: Send + Sync {
     type Made: Send + Sync;
 
     /// An item that is not done yet; `None` if all are. Called after each item, and again after the
-    /// database failed: only the database knows the items that are done.
+    /// database failed: only the database knows the items that are done. The transaction commits before the work.
     fn next(
         &mut self,
+        transaction: &OpenTransaction,
         action: &Action,
     ) -> impl Future<Output = Result<Option<Self::Item>, JobFailure>> + Send;
 
@@ -59,7 +58,7 @@ pub trait Job: Send + Sync {
     /// transaction.
     fn save(
         &mut self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         item: &Self::Item,
         made: &Self::Made,
     ) -> impl Future<Output = Result<(), JobFailure>> + Send;
@@ -72,7 +71,7 @@ pub trait Job: Send + Sync {
     /// The last writes of a job that succeeded. After a lost race this runs again, in a new transaction.
     fn finish(
         &mut self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
     ) -> impl Future<Output = Result<(), JobFailure>> + Send {
         let _ = transaction;
         async { Ok(()) }

@@ -14,7 +14,7 @@ use super::super::pace::{Pace, settings};
 use super::super::watch::Watch;
 use super::items::{End, Items};
 use super::{Job, JobFailure, JobOutcome};
-use crate::{Action, ActionClaim, ActionOptions, Error, MachineRow};
+use crate::{Action, ActionClaim, ActionOptions, Begin, Error, MachineRow};
 
 /// A runner begins an item without asking for a cancellation if the server's last answer is younger than this.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -22,8 +22,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Runs one row's job as the action of a step; made by [`MachineRow::job`].
 #[derive(Debug)]
 #[must_use = "a runner does nothing until `run` is called"]
-pub struct JobRunner<'p> {
-    pool: &'p Pool,
+pub struct JobRunner<'p, P = Pool> {
+    pool: &'p P,
     row: MachineRow,
     step_key: String,
     options: ActionOptions,
@@ -34,7 +34,7 @@ pub struct JobRunner<'p> {
 impl MachineRow {
     /// Prepares to run this row's job as the action of a step. The runner takes a pool: it opens the
     /// items' transactions, and its heartbeat needs a connection beside them.
-    pub fn job<'p>(&self, pool: &'p Pool, step_key: &str) -> JobRunner<'p> {
+    pub fn job<'p, P: Begin>(&self, pool: &'p P, step_key: &str) -> JobRunner<'p, P> {
         JobRunner {
             pool,
             row: self.clone(),
@@ -46,7 +46,7 @@ impl MachineRow {
     }
 }
 
-impl JobRunner<'_> {
+impl<P: Begin> JobRunner<'_, P> {
     settings!(lease backoff);
 
     /// The requester, which decides the claim state of the row.
@@ -80,18 +80,17 @@ impl JobRunner<'_> {
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
     /// # fn main() { with_machine(async |pool, machine, job| {
-    /// use deadpool_postgres::{Pool, Transaction};
-    /// use pg_once::{Action, BoxError, CleanupItem, Job, JobFailure, JobOutcome};
+    /// use pg_once::{Action, BoxError, CleanupItem, Job, JobFailure, JobOutcome, OpenTransaction};
     ///
-    /// struct Batch(Pool, i64);
+    /// struct Batch(i64);
     ///
     /// impl Job for Batch {
     ///     type Item = i64;
     ///     type Made = ();
     ///
-    ///     async fn next(&mut self, _: &Action) -> Result<Option<i64>, JobFailure> {
+    ///     async fn next(&mut self, tx: &OpenTransaction, _: &Action) -> Result<Option<i64>, JobFailure> {
     ///         let pending = "SELECT id FROM batch_item WHERE job_id = $1 AND state = 'pending' LIMIT 1";
-    ///         let row = self.0.get().await?.query_opt(pending, &[&self.1]).await?;
+    ///         let row = tx.query_opt(pending, &[&self.0]).await?;
     ///         Ok(row.map(|row| row.get(0)))
     ///     }
     ///
@@ -99,7 +98,7 @@ impl JobRunner<'_> {
     ///         Ok(()) // the expensive call
     ///     }
     ///
-    ///     async fn save(&mut self, tx: &Transaction<'_>, item: &i64, _: &()) -> Result<(), JobFailure> {
+    ///     async fn save(&mut self, tx: &OpenTransaction, item: &i64, _: &()) -> Result<(), JobFailure> {
     ///         let done = "UPDATE batch_item SET state = 'succeeded' WHERE id = $1";
     ///         tx.execute(done, &[item]).await?;
     ///         Ok(())
@@ -112,7 +111,7 @@ impl JobRunner<'_> {
     ///     }
     /// }
     ///
-    /// let mut batch = Batch(pool.clone(), job);
+    /// let mut batch = Batch(job);
     /// let outcome = machine.row(job).job(&pool, "run").requester("worker").run(&mut batch).await?;
     /// assert!(matches!(outcome, JobOutcome::Finished { status, .. } if status == "done"));
     /// # Ok(()) }) }

@@ -15,7 +15,7 @@ use super::super::panics::tell;
 use super::chain::{chains_of, follow};
 use super::settle::Settle;
 use super::{Deliver, Delivered, Shared};
-use crate::{Batch, Error, Executor};
+use crate::{Batch, Begin, Error, Executor};
 
 impl Leased for Batch {
     fn name(&self) -> String {
@@ -32,9 +32,9 @@ impl Leased for Batch {
 }
 
 /// Delivers the events of a batch; `since`: when the batch was asked for. The first chain gets `slot`. `begun` is
-/// dropped when every chain has a slot.
-pub(super) async fn deliver<H: Deliver>(
-    shared: Arc<Shared<H>>,
+/// dropped when every chain has a slot, or at the end where the transactions are parts of one.
+pub(super) async fn deliver<P: Begin, H: Deliver>(
+    shared: Arc<Shared<P, H>>,
     mut batch: Batch,
     since: Instant,
     mut slot: Option<OwnedSemaphorePermit>,
@@ -49,7 +49,8 @@ pub(super) async fn deliver<H: Deliver>(
         let (begun, send) = (begun.clone(), send.clone());
         chains.spawn(follow(shared, chain, slot.take(), begun, send));
     }
-    drop((send, begun));
+    drop(send);
+    let _begun = P::ONE_AT_A_TIME.then_some(begun);
 
     let mut settle = Settle::new(&shared, &batch, held);
     let (pool, backoff) = (&shared.exec, &shared.backoff);

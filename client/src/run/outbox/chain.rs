@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::super::panics::apart;
 use super::super::stage::{Stage, reached};
 use super::{Deliver, Shared, Undelivered};
-use crate::{Acked, Event};
+use crate::{Acked, Begin, Event};
 
 /// What became of an event.
 pub(super) enum Verdict {
@@ -52,8 +52,8 @@ pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
 }
 
 /// Handles a chain, in a given slot or in the next free slot. `begun` is dropped as soon as the chain has its slot.
-pub(super) async fn follow<H: Deliver>(
-    shared: Arc<Shared<H>>,
+pub(super) async fn follow<P: Begin, H: Deliver>(
+    shared: Arc<Shared<P, H>>,
     chain: Chain,
     slot: Option<OwnedSemaphorePermit>,
     begun: mpsc::Sender<()>,
@@ -95,8 +95,8 @@ pub(super) async fn follow<H: Deliver>(
 }
 
 /// Calls the handler; its panic is a failure of this event and nothing else.
-async fn handle<H: Deliver>(
-    shared: &Arc<Shared<H>>,
+async fn handle<P: Begin, H: Deliver>(
+    shared: &Arc<Shared<P, H>>,
     event: &Arc<Event>,
 ) -> Result<Acked, Undelivered> {
     let (shared, event) = (Arc::clone(shared), Arc::clone(event));

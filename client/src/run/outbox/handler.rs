@@ -4,10 +4,8 @@ use std::fmt::{self, Display};
 use std::future::Future;
 use std::time::Duration;
 
-use deadpool_postgres::Transaction;
-
 use crate::outbox::KIND;
-use crate::{Acked, Error, Event, Failure};
+use crate::{Acked, Error, Event, Failure, OpenTransaction};
 
 /// A handler of a subscriber's events. A closure `|event: Event| async move { ... }` is a handler with
 /// [`Deliver::deliver`] alone.
@@ -28,7 +26,7 @@ pub trait Deliver: Send + Sync + 'static {
     /// have no effect outside the database. The rest of the batch is not acked while it runs.
     fn dead(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         event: &Event,
         failure: &Undelivered,
     ) -> impl Future<Output = Result<(), Error>> + Send {

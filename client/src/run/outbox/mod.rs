@@ -18,15 +18,13 @@ use deadpool_postgres::Pool;
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-use super::pace::{self, Pace, Place, owned, settings, span_of};
+use super::pace::{Pace, Place, Shared, owned, settings, span_of};
 use super::stage::until_told;
 use super::tasks::Tasks;
-use crate::{Error, Shards, Subscriber};
+use crate::{Begin, Error, Shards, Subscriber};
 use batch::deliver;
 pub use delivered::Delivered;
 pub use handler::{Deliver, Undelivered};
-
-type Shared<H> = pace::Shared<Pool, H>;
 
 /// How many handlers run at a time.
 const CONCURRENCY: usize = 8;
@@ -44,8 +42,8 @@ const POLL_SHARDS_EVERY: Duration = Duration::from_secs(5);
 /// Delivers a subscriber's events; made by [`Subscriber::worker`].
 #[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is called"]
-pub struct OutboxWorker {
-    places: Vec<Place<Pool>>,
+pub struct OutboxWorker<P = Pool> {
+    places: Vec<Place<P>>,
     subscriber: Subscriber,
     batch: i32,
     pace: Pace,
@@ -55,7 +53,7 @@ impl Subscriber {
     /// Prepares to deliver this subscriber's events, with 8 handlers at a time, polls at most 1 s apart and 25 s
     /// of grace. A lease is at most the subscriber's `max_lease_life`, as it is when the worker starts. The worker
     /// takes a pool: its heartbeats need connections beside its other calls.
-    pub fn worker(&self, pool: &Pool) -> OutboxWorker {
+    pub fn worker<P: Begin>(&self, pool: &P) -> OutboxWorker<P> {
         self.worker_in(vec![(None, pool)], POLL_EVERY)
     }
 
@@ -82,11 +80,11 @@ impl Subscriber {
     /// assert_eq!(worker.run(shutdown, handler).await?.delivered, 1);
     /// # Ok(()) }) }
     /// ```
-    pub fn worker_over(&self, shards: &Shards) -> OutboxWorker {
+    pub fn worker_over<P: Begin>(&self, shards: &Shards<P>) -> OutboxWorker<P> {
         self.worker_in(shards.places(), POLL_SHARDS_EVERY)
     }
 
-    fn worker_in(&self, places: Vec<Place<&Pool>>, poll_every: Duration) -> OutboxWorker {
+    fn worker_in<P: Begin>(&self, places: Vec<Place<&P>>, poll_every: Duration) -> OutboxWorker<P> {
         OutboxWorker {
             places: owned(places),
             subscriber: self.clone(),
@@ -96,7 +94,7 @@ impl Subscriber {
     }
 }
 
-impl OutboxWorker {
+impl<P: Begin> OutboxWorker<P> {
     settings!(concurrency lease poll_every grace backoff waker);
 
     /// How many events are taken at a time (10), from 1 to 10,000. Larger batches cost the database less, smaller
@@ -166,7 +164,7 @@ impl OutboxWorker {
     /// Takes batch after batch; ends when the worker is told to stop, or asking is pointless.
     async fn take_until_told<H: Deliver>(
         &self,
-        shared: &Arc<Shared<H>>,
+        shared: &Arc<Shared<P, H>>,
         batches: &Tasks<Delivered>,
     ) -> Result<(), Error> {
         // Read once, for each take and for the heartbeat. This question has an intake of its own, because a standby can
@@ -179,8 +177,9 @@ impl OutboxWorker {
             return Ok(());
         };
         let mut intake = intake();
+        let most = if P::ONE_AT_A_TIME { 1 } else { self.batch };
         loop {
-            let take = || subscriber.take(&shared.exec, self.batch, Some(lease));
+            let take = || subscriber.take(&shared.exec, most, Some(lease));
             let found = intake.find(&shared.slots, take, |batch| batch).await?;
             let Some((since, slot, mut batch)) = found else {
                 return Ok(());

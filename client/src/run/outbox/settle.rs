@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use tokio::sync::mpsc;
 
 use super::super::panics::{Panic, caught};
@@ -16,7 +15,7 @@ use super::chain::Verdict;
 use super::{Deliver, Delivered, Shared, Undelivered};
 use crate::executor::only;
 use crate::outbox::KIND;
-use crate::{Batch, Error, Event, Kind, NackOptions, Nacked};
+use crate::{Batch, Begin, Error, Event, Kind, NackOptions, Nacked};
 
 /// How many verdicts go into one call, at most.
 const MOST: usize = 1000;
@@ -31,8 +30,8 @@ const RESERVED: [&str; 3] = ["released", "never", "expired"];
 const CALLBACK_FAILED: Duration = Duration::from_secs(30);
 
 /// The verdicts of a batch, as far as the server has them.
-pub(super) struct Settle<'a, H> {
-    shared: &'a Shared<H>,
+pub(super) struct Settle<'a, P, H> {
+    shared: &'a Shared<P, H>,
     batch: &'a Batch,
     held: usize,
     counts: Delivered,
@@ -50,8 +49,8 @@ enum Stopped {
     Commit(Error),
 }
 
-impl<'a, H: Deliver> Settle<'a, H> {
-    pub(super) fn new(shared: &'a Shared<H>, batch: &'a Batch, held: usize) -> Self {
+impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
+    pub(super) fn new(shared: &'a Shared<P, H>, batch: &'a Batch, held: usize) -> Self {
         Self {
             shared,
             batch,
@@ -193,6 +192,7 @@ impl<'a, H: Deliver> Settle<'a, H> {
         Ok(true)
     }
 
+    /// `told`: the answer of the nack, before its commit is answered.
     async fn fail_once(
         &self,
         event: &Event,
@@ -201,28 +201,8 @@ impl<'a, H: Deliver> Settle<'a, H> {
         told: &mut Option<Nacked>,
     ) -> Result<Nacked, Stopped> {
         let (pool, backoff) = (&self.shared.exec, &self.shared.backoff);
-        let mut client = backoff.in_time(pool.get()).await.map_err(Stopped::Call)?;
-        let ended = self
-            .fail_on(&mut client, event, failure, options, told)
-            .await;
-        if let Err(Stopped::Call(Error::TimedOut) | Stopped::Commit(Error::TimedOut)) = &ended {
-            // The connection may lead to a server that has vanished.
-            drop(Object::take(client));
-        }
-        ended
-    }
-
-    /// `told`: the answer of the nack, before its commit is answered.
-    async fn fail_on(
-        &self,
-        client: &mut Object,
-        event: &Event,
-        failure: &Undelivered,
-        options: &NackOptions,
-        told: &mut Option<Nacked>,
-    ) -> Result<Nacked, Stopped> {
-        let (backoff, call) = (&self.shared.backoff, |error: Error| Stopped::Call(error));
-        let transaction = backoff.in_time(client.transaction()).await.map_err(call)?;
+        let call = |error: Error| Stopped::Call(error);
+        let transaction = backoff.in_time(pool.begin()).await.map_err(call)?;
         let event_ids = [event.event_id];
         let nack = self.batch.nack(&transaction, Some(&event_ids), options);
         let nacked = backoff.in_time(nack).await.and_then(only).map_err(call)?;

@@ -5,10 +5,9 @@
 //! attempts, the key is aborted in the transaction that says so: the abort emits the compensations of
 //! every step that was begun, newest first, whether its end was recorded or not.
 
-use deadpool_postgres::Transaction;
 use pg_once::{
-    Acked, Claim, ClaimOptions, Deliver, Done, Error, Event, Failure, Json, Key, Lease, Outcome,
-    Response, Scope, Step, Topic, Undelivered,
+    Acked, Claim, ClaimOptions, Deliver, Done, Error, Event, Executor, Failure, Json, Key, Lease,
+    OpenTransaction, Outcome, Response, Scope, Step, Topic, Undelivered,
 };
 use serde_json::json;
 
@@ -46,7 +45,7 @@ impl Deliver for Worker {
 
     async fn dead(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &OpenTransaction,
         event: &Event,
         _: &Undelivered,
     ) -> Result<(), Error> {
@@ -63,7 +62,7 @@ fn key(funding: &Funding) -> Key {
 
 /// Aborts the key of a funding that is not carried out: its compensations are emitted. Claim and abort
 /// are one transaction. An error while somebody has the key, nothing where it has ended.
-pub async fn give_up(transaction: &Transaction<'_>, funding: &Funding) -> Result<(), Error> {
+pub async fn give_up(transaction: &impl Executor, funding: &Funding) -> Result<(), Error> {
     let options = ClaimOptions::new();
     let claim = key(funding).claim(transaction, &options).await?;
     match claim {
