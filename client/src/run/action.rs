@@ -103,8 +103,8 @@ impl ActionRunner {
     /// Claims the row, runs the work, and finishes the action in the work's transaction.
     ///
     /// - The claim commits before the work begins. It has a fresh holder and is retried until it is answered.
-    /// - The work gets the lease and an open transaction. It writes there, and returns other columns of the row
-    ///   to set. The runner finishes the action in that transaction and commits.
+    /// - The work gets the lease and an open transaction. It writes there, with calls of this crate too
+    ///   (`topic.emit(&transaction, …)`), and returns other columns of the row to set. The runner finishes the action in that transaction and commits.
     /// - Foreign calls come before the first statement: until then the transaction holds no lock. Call them with
     ///   a key that stays the same until the action has finished: the row's id, and what only a finish changes, such
     ///   as a count. (Each move changes the version, also a claim and its revert.)
@@ -125,9 +125,13 @@ impl ActionRunner {
     /// # fn main() { with_machine(async |pool, machine, job| {
     /// use pg_once::{Acted, Json};
     ///
-    /// let run = machine.row(job).action("run").requester("worker");
+    /// # use pg_once::{EmitOptions, Topic, TopicOptions};
+    /// # let topic = Topic::new(machine.as_str());
+    /// # topic.set(&pool, &TopicOptions::new()).await?;
+    /// let (run, topic) = (machine.row(job).action("run").requester("worker"), &topic);
     /// let acted = run.run(&pool, |_lease, transaction| async move {
     ///     transaction.execute("UPDATE batch_item SET state = 'succeeded'", &[]).await?;
+    ///     topic.emit(&transaction, &Json::from_text("\"done\""), &EmitOptions::new()).await?;
     ///     Ok(Some(Json::of(&serde_json::json!({"result": "3 of 3"}))?))
     /// });
     /// assert!(matches!(acted.await?, Acted::Finished { status, .. } if status == "done"));
@@ -201,7 +205,7 @@ impl ActionRunner {
                 }
                 let transaction = pool.begin().await?;
                 let patch = work(Some(action.clone()), transaction.clone()).await?;
-                let end = action.finish(&*transaction, patch.as_ref()).await?;
+                let end = action.finish(&transaction, patch.as_ref()).await?;
                 if end != ActionEnd::Cancelling {
                     told = Some(end.clone());
                     transaction.commit().await?;
@@ -241,7 +245,7 @@ impl ActionRunner {
             let attempt = async {
                 let transaction = pool.begin().await?;
                 step.patch = work(None, transaction.clone()).await?;
-                let moved = self.row.transition(&*transaction, &step).await?;
+                let moved = self.row.transition(&transaction, &step).await?;
                 if matches!(moved, Transitioned::Moved { .. }) {
                     transaction.commit().await?;
                 }
