@@ -304,6 +304,31 @@ async fn a_panic_of_the_handler_is_a_failure_of_its_event_and_of_nothing_else() 
     );
 }
 
+#[tokio::test]
+async fn a_payload_that_cannot_be_read_is_retried_and_dies_of_the_kind_json() {
+    let topic = fresh_topic().await;
+    eager(&topic, 2).await;
+    let event_id = emit(&topic, "\"no number\"", &EmitOptions::new()).await;
+    let tries = Arc::new(AtomicUsize::new(0));
+    let read = Arc::clone(&tries);
+    let handler = move |event: Event| {
+        read.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let _: i64 = event.payload.parse()?;
+            Ok(())
+        }
+    };
+    let both = until(|| tries.load(Ordering::SeqCst) == 2);
+    let delivered = worker(&topic).run(both, handler).await.unwrap();
+    assert_eq!((delivered.failed, delivered.dead), (1, 1));
+    let subscriber = topic.default_subscriber();
+    let failed = subscriber.deliveries(&pool(), event_id).await.unwrap();
+    assert!(
+        failed.iter().all(|attempt| attempt.kind == "json"),
+        "{failed:?}"
+    );
+}
+
 /// What becomes of a callback before it has done its part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {

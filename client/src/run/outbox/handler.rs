@@ -142,9 +142,16 @@ impl From<Failure> for Undelivered {
     }
 }
 
-/// `?` makes this from a failed call of the handler: worth another attempt.
+/// `?` makes this from a failed call of the handler: worth another attempt. Its kind is `json` for a document that could
+/// not be read, `database` otherwise. A payload that this version of the handler cannot read may suit the next version,
+/// so it is retried; `event.payload.parse().map_err(Undelivered::never)?` makes it dead at once.
 impl<X: Into<Error>> From<X> for Undelivered {
     fn from(error: X) -> Self {
-        Self::retry("database", error.into())
+        let error = error.into();
+        let kind = match error {
+            Error::Json(_) => "json",
+            _ => "database",
+        };
+        Self::retry(kind, error)
     }
 }
