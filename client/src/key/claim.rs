@@ -52,6 +52,7 @@ pub struct ClaimOptions {
     pub(crate) lease: Option<Duration>,
     ttl: Option<Duration>,
     holder: Option<String>,
+    fingerprint: Option<[u8; 32]>,
 }
 
 impl ClaimOptions {
@@ -66,6 +67,9 @@ impl ClaimOptions {
         /// answer was lost costs nothing. Never use a worker's name or anything that a client sends: two attempts
         /// with one name would both believe that they hold the key.
         holder: impl Into<String>,
+        /// A SHA-256 of the raw request, for callers that hash it themselves: only the hash is compared. The request is
+        /// only stored, if the scope has `keep_request`.
+        fingerprint: [u8; 32],
     }
 
     /// No request to compare, the scope's lease and ttl, no holder.
@@ -121,44 +125,7 @@ impl Key {
         exec: &E,
         options: &ClaimOptions,
     ) -> Result<Claim, Error> {
-        self.ask(exec, options, None).await
-    }
-
-    /// [`Key::claim`] for callers that hash the raw request themselves: only the hash is compared. The request
-    /// of `options` is only stored, if the scope has `keep_request`.
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
-    /// # fn main() { with_database(async |pool, idempotency_key| {
-    /// use pg_once::{Claim, ClaimOptions, Scope};
-    ///
-    /// let key = Scope::new("uploads.create").key(&idempotency_key);
-    /// let sha256_of_body = [7; 32];
-    /// let first = key.claim_hashed(&pool, &sha256_of_body, &ClaimOptions::new()).await?;
-    /// assert!(matches!(first, Claim::Claimed(_)));
-    /// let other = key.claim_hashed(&pool, &[8; 32], &ClaimOptions::new()).await?;
-    /// assert_eq!(other, Claim::Mismatched);
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Key::claim`].
-    pub async fn claim_hashed<E: Executor>(
-        &self,
-        exec: &E,
-        fingerprint: &[u8; 32],
-        options: &ClaimOptions,
-    ) -> Result<Claim, Error> {
-        self.ask(exec, options, Some(fingerprint)).await
-    }
-
-    async fn ask<E: Executor>(
-        &self,
-        exec: &E,
-        options: &ClaimOptions,
-        fingerprint: Option<&[u8; 32]>,
-    ) -> Result<Claim, Error> {
-        let fingerprint = fingerprint.map(<[u8; 32]>::as_slice);
+        let fingerprint = options.fingerprint.as_ref().map(<[u8; 32]>::as_slice);
         let (lease, ttl) = (options.lease.map(Interval), options.ttl.map(Interval));
         let own = [
             (&options.request as _, Type::JSON),

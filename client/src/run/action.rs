@@ -193,7 +193,7 @@ impl ActionRunner {
         W: FnMut(Option<Action>, OpenTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
-        let (action, mut told) = (watch.action(), None);
+        let (action, mut told) = (watch.action, None);
         let mut failures = self.pace.backoff.failures();
         loop {
             let attempt = async {

@@ -17,9 +17,9 @@ use crate::{Action, Autocommit, Backoff, Error, Executor, Kind};
 
 /// An action, watched.
 pub(super) struct Watch<'a, P> {
-    pool: &'a P,
-    backoff: &'a Backoff,
-    action: &'a Action,
+    pub(super) pool: &'a P,
+    pub(super) backoff: &'a Backoff,
+    pub(super) action: &'a Action,
     /// When the claim was sent.
     since: Instant,
     cancelling: AtomicBool,
@@ -41,10 +41,6 @@ impl<'a, P: Autocommit> Watch<'a, P> {
             cancelling: AtomicBool::new(false),
             heard: Mutex::new(since),
         }
-    }
-
-    pub(super) const fn action(&self) -> &'a Action {
-        self.action
     }
 
     pub(super) fn is_cancelling(&self) -> bool {

@@ -222,6 +222,18 @@ async fn a_response_of_ten_megabytes_comes_back_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn of_claims_with_a_fingerprint_only_the_hashes_are_compared() {
+    let (pool, key) = (pool(), fresh_key());
+    let claim = async |hash, request: i32| {
+        let options = ClaimOptions::of(&request).unwrap().fingerprint([hash; 32]);
+        key.claim(&pool, &options).await.unwrap()
+    };
+    assert!(matches!(claim(7, 1).await, Claim::Claimed(_)));
+    assert!(matches!(claim(7, 2).await, Claim::InProgress { .. }));
+    assert_eq!(claim(8, 1).await, Claim::Mismatched);
+}
+
+#[tokio::test]
 async fn nothing_is_left_in_the_session() {
     let client = connect_to(directly("what a session holds is counted")).await;
     whole_life(&client).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
-use crate::{ActionEnd, Backoff, Begin, Error, Json, Kind};
+use crate::{ActionEnd, Begin, Error, Json, Kind};
 
 /// How the work under a lease ended.
 pub(super) enum End {
@@ -20,8 +20,6 @@ pub(super) enum End {
 
 /// A running job.
 pub(super) struct Items<'a, P, J: Job> {
-    pub(super) pool: &'a P,
-    pub(super) backoff: &'a Backoff,
     pub(super) check_every: Duration,
     pub(super) watch: &'a Watch<'a, P>,
     pub(super) job: &'a mut J,
@@ -32,7 +30,7 @@ pub(super) struct Items<'a, P, J: Job> {
 impl<P: Begin, J: Job> Items<'_, P, J> {
     /// Works item by item, until the job ends.
     pub(super) async fn work_off(&mut self) -> End {
-        let mut failures = self.backoff.failures();
+        let mut failures = self.watch.backoff.failures();
         loop {
             let error = match self.turn().await {
                 Ok(None) => {
@@ -46,7 +44,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
             if error.kind() == Kind::LeaseLost {
                 return End::LeaseLost;
             }
-            let row = self.watch.action().row();
+            let row = self.watch.action.row();
             tracing::info!(?row, %error, "the database failed during an item");
             if let Err(error) = failures.wait(error, Error::is_retryable).await {
                 return End::Failed(error.into());
@@ -56,12 +54,12 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
 
     /// One item, or the end of the job.
     async fn turn(&mut self) -> Result<Option<End>, JobFailure> {
-        let action = self.watch.action();
-        let transaction = self.pool.begin().await?;
+        let action = self.watch.action;
+        let transaction = self.watch.pool.begin().await?;
         let item = self.job.next(&transaction, action).await?;
         transaction.commit().await?;
         if self.watch.silence() >= self.check_every {
-            self.watch.look(self.pool).await?;
+            self.watch.look(self.watch.pool).await?;
         }
         if self.watch.is_cancelling() {
             return Ok(Some(End::Cancelling));
@@ -78,7 +76,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
     /// The item's writes, in one transaction with the extension of the lease, which fences them. `false`: the job is
     /// being cancelled and nothing was written.
     async fn save(&mut self, made: &J::Made) -> Result<bool, JobFailure> {
-        let mut failures = self.backoff.failures();
+        let mut failures = self.watch.backoff.failures();
         loop {
             match self.save_once(made).await {
                 // After a rollback only the save is repeated.
@@ -92,7 +90,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         let Some(item) = self.at_hand.as_ref() else {
             return Ok(true);
         };
-        let transaction = self.pool.begin().await?;
+        let transaction = self.watch.pool.begin().await?;
         self.watch.look(&transaction).await?;
         if self.watch.is_cancelling() {
             return Ok(false);
@@ -114,7 +112,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
     /// The end of the action and the job's last writes, together.
     async fn finish(&mut self) -> Result<End, JobFailure> {
         let patch = self.job.result().await?;
-        let (mut failures, mut told) = (self.backoff.failures(), None);
+        let (mut failures, mut told) = (self.watch.backoff.failures(), None);
         loop {
             let error = match self.finish_once(patch.as_ref(), &mut told).await {
                 Err(JobFailure::Error(error)) => error,
@@ -136,9 +134,9 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         patch: Option<&Json>,
         told: &mut Option<ActionEnd>,
     ) -> Result<End, JobFailure> {
-        let transaction = self.pool.begin().await?;
+        let transaction = self.watch.pool.begin().await?;
         // The row before the items: the lock order.
-        let end = self.watch.action().finish(&transaction, patch).await?;
+        let end = self.watch.action.finish(&transaction, patch).await?;
         if matches!(end, ActionEnd::Cancelling) {
             return Ok(End::of(end));
         }

@@ -159,8 +159,6 @@ impl<P: Begin> JobRunner<'_, P> {
         let watch = Watch::new(self.pool, &self.pace.backoff, action, since);
         let mut at_hand = None;
         let mut items = Items {
-            pool: self.pool,
-            backoff: &self.pace.backoff,
             check_every: self.check_every,
             watch: &watch,
             job: &mut *job,
