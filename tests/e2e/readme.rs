@@ -9,6 +9,7 @@ use pg_once_tests::{Cluster, root};
 const QUICKSTART: &str = include_str!("../../client/examples/quickstart.rs");
 const PAYMENTS: &str = include_str!("../../client/examples/payments.rs");
 const CLERK: &str = include_str!("../../client/examples/billing/clerk.rs");
+const CONSUMER: &str = include_str!("../../client/examples/upload/upload.rs");
 
 /// README, the page on monitoring, and all pages below docs/.
 fn pages() -> Vec<PathBuf> {
@@ -172,12 +173,23 @@ const FILES: [&str; 7] = [
 ];
 
 #[test]
-fn the_programs_of_the_book_are_examples_that_run_and_idempotency_costs_each_five_lines() {
+fn the_programs_of_the_book_are_examples_that_run() {
     for (page, program) in [("idempotency-key.md", PAYMENTS), ("billing.md", CLERK)] {
         let page = root().join("docs/how-to").join(page);
         assert!(program.contains(blocks(&page, "rust")[0].trim_end()));
+    }
+}
+
+/// docs/how-to/python.md says which lines are marked; the same rule holds for both languages.
+#[test]
+fn idempotency_costs_a_service_and_an_action_five_lines_and_a_consumer_three() {
+    for (program, most) in [(PAYMENTS, 5), (CLERK, 5), (CONSUMER, 3)] {
         let marked = program.lines().filter(|line| line.ends_with("// once"));
-        assert!((1..=5).contains(&marked.count()), "{}", page.display());
+        assert!((1..=most).contains(&marked.count()), "{program}");
+        let imports = program
+            .lines()
+            .filter(|line| line.starts_with("use pg_once"));
+        assert!(imports.into_iter().all(|line| line.ends_with("// once")));
     }
 }
 

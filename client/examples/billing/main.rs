@@ -46,6 +46,8 @@ async fn main() -> Result<()> {
     let story = Story::begin(&story.database_url, "billing", TABLES).await?;
     let mut definition: serde_json::Value = serde_json::from_str(DEFINITION)?;
     definition["machine"] = story.name.as_str().into();
+    // How soon another clerk may press after a process died.
+    definition["steps"][0]["lease"] = "1 second".into();
     Machine::define(&story.pool, &Json::from(definition)).await?;
     let office = Foreign::start().await?;
     let clerk = Clerk::of(&story, &office.url)?;

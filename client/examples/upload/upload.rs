@@ -3,10 +3,12 @@
 //! Stores say so at least once. The same message again is told the first one's verdict by the inbox; a
 //! new message about the same content emits nothing, because of its dedupe key.
 //!
+//! The lines that a consumer would not have without pg_once are marked; the job's event is not the consumer's.
+//!
 //! Invariant: the message, the upload's row and the event that is the job commit together.
 
 use deadpool_postgres::Pool;
-use pg_once::{EmitOptions, Error, Handled, Inbox, Json, Topic};
+use pg_once::{EmitOptions, Error, Handled, Inbox, Json, Topic}; // once
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -34,7 +36,7 @@ pub struct Verdict {
 #[derive(Clone)]
 pub struct Uploads {
     pub pool: Pool,
-    pub inbox: Inbox,
+    pub inbox: Inbox, // once
     pub jobs: Topic,
 }
 
@@ -43,20 +45,22 @@ impl Uploads {
     pub async fn uploaded(&self, notice: &Notice) -> Result<Handled<Verdict>, Error> {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
-        let handled = self
-            .inbox
-            .once(&transaction, &notice.message_id, async || {
-                let (object, etag) = (&notice.object, &notice.etag);
-                transaction.execute(INSERT, &[object, etag]).await?;
-                let job = Json::of(&json!({"object": object, "etag": etag}))?;
-                let options = EmitOptions::new().dedupe_key(format!("{object} {etag}"));
-                let emitted = self.jobs.emit(&transaction, &job, &options).await?;
-                Ok::<_, Error>(Verdict {
-                    job: emitted.event_id,
-                    made: emitted.emitted,
-                })
+        let Notice {
+            message_id,
+            object,
+            etag,
+        } = notice;
+        let note = async || {
+            transaction.execute(INSERT, &[object, etag]).await?;
+            let job = Json::of(&json!({"object": object, "etag": etag}))?;
+            let options = EmitOptions::new().dedupe_key(format!("{object} {etag}"));
+            let emitted = self.jobs.emit(&transaction, &job, &options).await?;
+            Ok::<_, Error>(Verdict {
+                job: emitted.event_id,
+                made: emitted.emitted,
             })
-            .await?;
+        };
+        let handled = self.inbox.once(&transaction, message_id, note).await?; // once
         transaction.commit().await?;
         Ok(handled)
     }

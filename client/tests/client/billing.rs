@@ -60,6 +60,7 @@ impl Shop {
         client.batch_execute(&tables).await.unwrap();
         let mut definition: Value = serde_json::from_str(DEFINITION).unwrap();
         definition["machine"] = name.as_str().into();
+        definition["steps"][0]["lease"] = "1 second".into();
         let defined = Machine::define(&pool, &definition.into()).await;
         defined.unwrap();
         Self {
