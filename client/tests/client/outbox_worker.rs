@@ -334,6 +334,7 @@ async fn a_payload_that_cannot_be_read_is_retried_and_dies_of_the_kind_json() {
 enum Trouble {
     None,
     Fails,
+    FailsAtCommit,
     Panics,
 }
 
@@ -369,6 +370,11 @@ impl Deliver for Compensating {
         assert!(self.trouble != Trouble::Panics, "it cannot be undone");
         if self.trouble == Trouble::Fails {
             transaction.query("SELECT 1/0", &[]).await?;
+        }
+        if self.trouble == Trouble::FailsAtCommit {
+            let twice = "CREATE TEMP TABLE twice (n int UNIQUE DEFERRABLE INITIALLY DEFERRED) \
+                ON COMMIT DROP; INSERT INTO twice VALUES (1), (1)";
+            transaction.batch_execute(twice).await?;
         }
         match self.key.claim(transaction, &ClaimOptions::new()).await? {
             Claim::Resumed(lease) => lease.abort(transaction, &Response::new(422)).await,
@@ -464,7 +470,7 @@ async fn in_test_mode_a_worker_leaves_nothing_and_a_callback_that_fails_undoes_i
 
 #[tokio::test]
 async fn an_event_whose_callback_fails_does_not_die_and_nothing_is_undone() {
-    for trouble in [Trouble::Fails, Trouble::Panics] {
+    for trouble in [Trouble::Fails, Trouble::FailsAtCommit, Trouble::Panics] {
         let (shipments, refunds, mut handler) = half_done().await;
         handler.trouble = trouble;
         let shutdown = until(|| handler.callbacks.load(Ordering::SeqCst) == 1);

@@ -213,7 +213,11 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         }
         *told = Some(nacked);
         let commit = backoff.in_time(transaction.commit()).await;
-        commit.map_err(Stopped::Commit)?;
+        // A refused commit, such as by a deferred constraint, is due to the callback's writes.
+        commit.map_err(|error| match error.may_pass() {
+            true => Stopped::Commit(error),
+            false => Stopped::Callback(error),
+        })?;
         Ok(nacked)
     }
 
