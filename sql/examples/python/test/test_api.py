@@ -119,18 +119,31 @@ async def taken(*_: Any) -> JSONResponse:
 
 
 @seats.post("/{seat}", status_code=201)
-async def sell(seat: str, request: Request, raises: int = 0, late: int = 0, aborts: int = 0, forgets: int = 0) -> Any:
+async def sell(seat: str, request: Request, raises: int = 0, late: int = 0, aborts: int = 0, ends: str = "") -> Any:
     lease = current(request)
     async with AsyncSession(api.engine) as session:
+        part = await session.begin_nested() if ends == "in part" else None
         await session.execute(text("INSERT INTO seat_sold VALUES (:seat)"), {"seat": seat})
         await (lease.abort(session, aborts) if aborts else lease.complete(session, 201, {"seat": seat}))
         if raises:
             raise HTTPException(raises)
-        if not forgets:
+        if part:
+            await part.rollback()
+        if ends != "never":
             await session.commit()
         if late:
             raise HTTPException(late)
     return {"seat": seat}
+
+
+open_sessions: list[AsyncSession] = []
+
+
+@seats.post("/open/{seat}", status_code=201)
+async def sell_later(seat: str, request: Request) -> Any:
+    open_sessions.append(AsyncSession(api.engine))
+    await open_sessions[0].execute(text("INSERT INTO seat_sold VALUES (:seat)"), {"seat": seat})
+    return (await current(request).complete(open_sessions[0], 201, {"seat": seat})).value
 
 
 async def session_of() -> AsyncIterator[AsyncSession]:
@@ -193,9 +206,17 @@ class AnswerOfATransaction(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(self.status(), "released")
 
     async def test_a_forgotten_commit_is_an_error(self) -> None:
-        with self.assertRaisesRegex(RuntimeError, "commit"):
-            await self.sell("?forgets=1")
-        self.assertEqual(self.status(), "released")
+        for ends in ("never", "in part"):
+            self.seat, self.key = new_key(), new_key()
+            with self.assertRaisesRegex(RuntimeError, "commit"):
+                await self.sell(f"?ends={ends}")
+            self.assertEqual(self.status(), "released")
+
+    async def test_a_transaction_that_is_still_open_is_an_error_until_it_commits(self) -> None:
+        self.assertEqual(await self.sell(path="/open"), (500, False, 0))
+        async with open_sessions.pop() as session:
+            await session.commit()
+        self.assertEqual(await self.sell(path="/open"), (201, True, 1))
 
     async def test_what_is_committed_is_the_answer_whatever_fails_after_it(self) -> None:
         for late in (402, 409, 500):

@@ -114,15 +114,19 @@ class Idempotency:
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
         """Runs the application, and stores what it answers unless it has done so.
 
-        A stored answer may have been rolled back. If it is committed and the application says something else, then
-        the call that ends the key is refused (ON006), and `run` returns what is committed.
+        An answer that it has stored may have been rolled back.
         """
         answer = await _run_app(self.app, {**scope, LEASE: lease}, body, once)
-        if lease.answers and lease.answers[0][0].status == answer.status:
-            if await lease.committed(self.pool):
+        if lease.answers:
+            committed = await lease.committed(self.pool)
+            if committed:
                 return lease.answers[0][0]
+            if committed is None:  # it has locked the key, so nobody else could end it now
+                log.error("%s %s: commit what stores the answer before the application returns", lease.scope, lease.key)
+                return problem(500, "the answer is not committed yet")
             if answer.status < 400:
                 raise RuntimeError("the transaction that stored the answer is not committed: is a commit missing?")
+            lease.answers.clear()
         if answer.status >= 500 or answer.status in NOT_FINAL:
             after = retry_after(answer.headers.get("retry-after"))
             await lease.release(self.pool, f"the application says {answer.status}", after)

@@ -39,10 +39,12 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# One that is newer than all that have ended is open, or a failover has lost it: then pg_xact_status may not know it.
+# NULL: not stored yet, and the transaction is open. (One that is newer than all that have ended may be in no log yet.)
 COMMITTED = """
-SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
-            THEN pg_xact_status(%(transaction)s::xid8) = 'committed' END AS committed"""
+SELECT status = 'finished'
+       OR CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
+                AND pg_xact_status(%(transaction)s::xid8) <> 'in progress' THEN false END AS committed
+  FROM once.key_get(%(scope)s, %(key)s)"""
 RELEASE = "SELECT once.key_release(%(scope)s, %(key)s, %(token)s, %(error)s, %(after)s)"
 PARK = "SELECT once.key_park(%(scope)s, %(key)s, %(token)s, %(reason)s)"
 EXTEND = """
@@ -156,10 +158,11 @@ class Lease:
         return (yield from self._end("abort", code, body, headers))
 
     @method
-    def committed(self) -> Flow[bool]:
-        """Whether this lease has stored an answer whose transaction is committed: not rolled back, nor still open."""
+    def committed(self) -> Flow[bool | None]:
+        """Whether an answer that this lease has stored is committed; None: its transaction is still open."""
         for _, transaction in self.answers:
-            return transaction is None or bool((yield from ask(COMMITTED, transaction=transaction))[0].committed)
+            (row,) = yield from ask(COMMITTED, scope=self.scope, key=self.key, transaction=transaction)
+            return None if row.committed is None else bool(row.committed)
         return False
 
     @method
