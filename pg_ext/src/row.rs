@@ -94,7 +94,8 @@ impl Rows {
 /// The values of a row, which has at most 16 columns, as the server takes them.
 fn split(values: &[Option<Datum>]) -> ([Datum; 16], [bool; 16]) {
     let (mut datums, mut nulls) = ([Datum::from(0); 16], [true; 16]);
-    for (i, value) in values.iter().enumerate().take(16) {
+    assert!(values.len() <= datums.len(), "a row of so many columns");
+    for (i, value) in values.iter().enumerate() {
         datums[i] = value.unwrap_or(Datum::from(0));
         nulls[i] = value.is_none();
     }

@@ -239,7 +239,7 @@ impl PlainTable {
         values[self.status - 1] = Some(self.labels.write(row.to)?);
         for column in &self.patched {
             let member = row.patch.member(&column.name)?;
-            values[column.number - 1] = column.input.read(member)?;
+            values[column.number - 1] = column.input.read(member.as_deref())?;
         }
         let Some(column) = self.version else {
             return Some((values, None));

@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The most statements of one machine. If there would be more (many different patches), all are dropped.
+/// The most statements, direct moves, or patches of one machine. If there would be more, all of that kind are dropped.
 const MOST_PLANS: usize = 300;
 
 thread_local! {

@@ -1,5 +1,5 @@
-//! A patch: other columns that a move sets. A statement has the names as the catalog spells them; the values go through
-//! jsonb_populate_record.
+//! A patch: other columns that a move sets. A statement has the names as the catalog spells them; its values go through
+//! jsonb_populate_record. A direct move gives the text of each value to its type's input function.
 
 use super::model::{Machine, kept};
 use super::relation::UserColumn;
@@ -20,8 +20,8 @@ type Text<'a> = Cow<'a, [u8]>;
 #[derive(Default)]
 pub struct Patch<'a> {
     json: &'a [u8],
-    /// Name and value of each member; None: null.
-    members: Vec<(Text<'a>, Option<Text<'a>>)>,
+    /// Name of each member, and its value as JSON.
+    members: Vec<(Text<'a>, &'a [u8])>,
     /// Sorted by name.
     pub columns: Rc<Vec<UserColumn>>,
 }
@@ -38,10 +38,10 @@ impl<'a> Patch<'a> {
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
         let columns = || columns_of(machine, &names).map(Rc::new);
         let columns = kept(&machine.patched, &names.concat(), columns)?;
-        let texts = |(name, value)| Ok((decoded(name), as_text(value)?));
+        let members = all.into_iter().map(|(name, value)| (decoded(name), value));
         Ok(Patch {
             json,
-            members: all.into_iter().map(texts).collect::<Result<_>>()?,
+            members: members.collect(),
             columns,
         })
     }
@@ -55,11 +55,11 @@ impl<'a> Patch<'a> {
     }
 
     /// The value of a member as a text; an inner None is NULL. None: there is no such member.
-    pub fn member(&self, name: &[u8]) -> Option<Option<&[u8]>> {
+    pub fn member(&self, name: &[u8]) -> Option<Option<Text<'a>>> {
         // Of repeated members the last one counts.
         let mut members = self.members.iter().rev();
         let (_, value) = members.find(|(member, _)| member.as_ref() == name)?;
-        Some(value.as_deref())
+        as_text(value).ok()
     }
 
     /// Part of the key of a statement.

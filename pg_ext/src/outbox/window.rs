@@ -14,7 +14,7 @@ use crate::row;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
 /// A scan reads a page's entries up to the end of its range before the first row. So, in the midst of a window, a range
-/// ends after so many event ids; then the next number counts, then the whole window.
+/// ends after so many event ids: first the last number counts, then the one before it, then the whole window.
 const AHEAD: [i64; 2] = [1024, 32];
 
 /// Where a lane is.
