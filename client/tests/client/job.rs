@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use pg_once::{
-    Action, ActionClaim, Begin, BoxError, CleanupItem, Error, Failure, Job, JobFailure, JobOutcome,
+    Action, ActionClaim, Begin, BoxError, CleanupItem, Error, Job, JobFailure, JobOutcome,
     JobRunner, Json, MachineRow, OpenTransaction,
 };
 
@@ -105,7 +105,7 @@ impl Job for Script<'_> {
                 std::future::pending::<()>().await;
             }
             Trouble::LoseAnswerTo(proxy, text) => proxy.lose_answer_to(text),
-            Trouble::Fail => return Err(Failure::retry("the service says 503").into()),
+            Trouble::Fail => return Err(JobFailure::release("the service says 503")),
             Trouble::Panic => panic!("an item of poison"),
             Trouble::Hang(begun) => {
                 begun.notify_one();

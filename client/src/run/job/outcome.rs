@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::{Cancelled, Error, Failure};
+use crate::{Cancelled, Error};
 
 /// How a part of a job failed. An item that fails for good is no failure of the job: record it in
 /// [`Job::save`](super::Job::save).
@@ -20,18 +20,6 @@ impl JobFailure {
     /// The job is released for this reason.
     pub fn release(reason: impl Display) -> Self {
         Self::Release(reason.to_string())
-    }
-}
-
-/// The failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)) releases the job.
-impl From<Failure> for JobFailure {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Retry { error, .. } => Self::Release(error),
-            Failure::Unknown { reason } => Self::Release(format!("outcome unknown: {reason}")),
-            Failure::Abort(answer) => Self::Release(format!("refused: {}", answer.code)),
-            Failure::Error(error) => Self::Error(error),
-        }
     }
 }
 
