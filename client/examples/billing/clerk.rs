@@ -1,5 +1,5 @@
 //! Owns closing a billing: the tax office registers it under a key of its own, and there is one invoice for it. The
-//! lines that would not be there without pg_once are marked. docs/how-to/billing.md shows it.
+//! lines that idempotency costs are marked. docs/how-to/billing.md shows it.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acted, Error, JobFailure, Json, Machine, OpenTransaction}; // once
@@ -12,8 +12,8 @@ pub const PATH: &str = "/registrations";
 
 const BILLING: &str = "SELECT total::text, invoices FROM billing WHERE id = $1";
 const INVOICE: &str = "WITH billed AS \
-    (UPDATE billing SET invoices = invoices + 1 WHERE id = $1 RETURNING id, total) \
-    INSERT INTO invoice (billing_id, total, fiscal_no) SELECT id, total, $2 FROM billed";
+    (UPDATE billing SET invoices = invoices + 1 WHERE id = $1 RETURNING id) \
+    INSERT INTO invoice (billing_id, total, fiscal_no) SELECT id, $3::text::numeric, $2 FROM billed";
 
 pub struct Clerk {
     pub pool: Pool,
@@ -32,9 +32,9 @@ impl Clerk {
         let billing = tx.query_one(BILLING, &[&id]).await?;
         // The office registers once for a key, which stays the same until the next closing.
         let made: i32 = billing.try_get("invoices")?; // once
-        let total = billing.try_get("total")?;
+        let total: &str = billing.try_get("total")?;
         let number = self.register(&format!("{id}/{made}"), total).await?;
-        tx.execute(INVOICE, &[&id, &number]).await?;
+        tx.execute(INVOICE, &[&id, &number, &total]).await?;
         Ok(None)
     }
 }

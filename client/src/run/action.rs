@@ -209,7 +209,7 @@ impl ActionRunner {
                 let end = action.finish(&transaction, patch.as_ref()).await?;
                 if end != ActionEnd::Cancelling {
                     told = Some(end.clone());
-                    transaction.commit().await?;
+                    transaction.end().await?;
                 }
                 Ok(end)
             };
@@ -248,7 +248,7 @@ impl ActionRunner {
                 step.patch = work(None, transaction.clone()).await?;
                 let moved = self.row.transition(&transaction, &step).await?;
                 if matches!(moved, Transitioned::Moved { .. }) {
-                    transaction.commit().await?;
+                    transaction.end().await?;
                 }
                 Ok(moved)
             };

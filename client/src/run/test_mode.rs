@@ -48,7 +48,8 @@ pub trait Begin: Autocommit + Clone + Send + 'static {
 impl Begin for Pool {
     async fn begin(&self) -> Result<OpenTransaction, Error> {
         let client = Arc::new(self.get().await?);
-        OpenTransaction::begin(client, ["BEGIN", "COMMIT", "ROLLBACK"]).await
+        // A lone COMMIT of a transaction that an error has aborted would roll it back without an error.
+        OpenTransaction::begin(client, ["BEGIN", "SELECT; COMMIT", "ROLLBACK"]).await
     }
 }
 
@@ -57,8 +58,12 @@ impl Begin for TestMode<Arc<Client>> {
     const ONE_AT_A_TIME: bool = true;
 
     async fn begin(&self) -> Result<OpenTransaction, Error> {
-        let part = ["SAVEPOINT work", "RELEASE work", "ROLLBACK TO work"];
-        OpenTransaction::begin(Arc::clone(&self.0), part).await
+        let back = "ROLLBACK TO work; RELEASE work";
+        OpenTransaction::begin(
+            Arc::clone(&self.0),
+            ["SAVEPOINT work", "RELEASE work", back],
+        )
+        .await
     }
 }
 
@@ -108,6 +113,11 @@ impl OpenTransaction {
             let refused = "only the last clone of a transaction commits it";
             return Err(Error::Argument(refused.to_owned()));
         }
+        self.end().await
+    }
+
+    /// Commits, whoever has a clone.
+    pub(super) async fn end(self) -> Result<(), Error> {
         let commit = self.client.batch_execute(self.open.commit);
         self.answered(commit).await?;
         self.open.ended.store(true, Ordering::Relaxed);

@@ -223,3 +223,15 @@ async fn runs_though_open_connections_fall_silent<E: Autocommit>(proxy: &Proxy, 
     let outcome = run.run(|_| async { Ok(Response::new(200).into()) }).await;
     assert!(matches!(outcome, Ok(Outcome::Ran(_))), "{outcome:?}");
 }
+
+#[tokio::test]
+async fn a_transaction_with_a_clone_left_or_with_an_error_is_not_committed() {
+    let pool = pool();
+    let open = pool.begin().await.unwrap();
+    let clone = open.clone();
+    let refused = open.commit().await.unwrap_err();
+    assert!(matches!(refused, Error::Argument(_)), "{refused}");
+    assert!(clone.batch_execute("SELECT 1 / 0").await.is_err());
+    let refused = clone.commit().await.unwrap_err();
+    assert_eq!(refused.code(), Some("25P02"), "{refused}");
+}

@@ -57,7 +57,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         let action = self.watch.action;
         let transaction = self.watch.pool.begin().await?;
         let item = self.job.next(&transaction, action).await?;
-        transaction.commit().await?;
+        transaction.end().await?;
         if self.watch.silence() >= self.check_every {
             self.watch.look(self.watch.pool).await?;
         }
@@ -98,7 +98,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         self.job.save(&transaction, item, made).await?;
         // Until the commit is answered the item may be saved, so its artifact must not be deleted.
         let item = self.at_hand.take();
-        match transaction.commit().await {
+        match transaction.end().await {
             Ok(()) => Ok(true),
             Err(error) => {
                 if error.rolled_back() {
@@ -142,7 +142,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         }
         self.job.finish(&transaction).await?;
         *told = Some(end.clone());
-        transaction.commit().await?;
+        transaction.end().await?;
         Ok(End::of(end))
     }
 }

@@ -39,7 +39,8 @@ pub trait Job: Send + Sync {
     type Made: Send + Sync;
 
     /// An item that is not done yet; `None` if all are. Called after each item, and again after the
-    /// database failed: only the database knows the items that are done. The transaction commits before the work.
+    /// database failed: only the database knows the items that are done. The transaction commits before the work: do not
+    /// wait in it.
     fn next(
         &mut self,
         transaction: &OpenTransaction,

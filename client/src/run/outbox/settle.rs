@@ -212,7 +212,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
             undone.map_err(Stopped::Callback)?;
         }
         *told = Some(nacked);
-        let commit = backoff.in_time(transaction.commit()).await;
+        let commit = backoff.in_time(transaction.end()).await;
         // A refused commit, such as by a deferred constraint, is due to the callback's writes.
         commit.map_err(|error| match error.may_pass() {
             true => Stopped::Commit(error),
