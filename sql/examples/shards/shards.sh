@@ -252,7 +252,8 @@ check() {
 
 # A server looks at pg_hba.conf before it looks whether the database exists; `$2` is what it said.
 let_in() { # what must be let in, and where
-    if grep -qE 'pg_hba|fe_sendauth|authentication failed' <<<"${2//"$NAME"/}"; then die "$1 must be let in, too" "$2"; fi
+    # The last line counts: before it may be the refusal of the same without SSL.
+    if tail -n 1 <<<"${2//"$NAME"/}" | grep -qE 'pg_hba|fe_sendauth|authentication failed'; then die "$1 must be let in, too" "$2"; fi
 }
 
 offered() { ask "$1" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'"; }
@@ -395,8 +396,9 @@ start_copy() {
     fi
     # It may be one that an earlier run has started.
     until_true "the copy" is_ready
-    local found identifier='SELECT system_identifier FROM pg_control_system()'
-    [ "$(ask "$FROM" postgres "$identifier")" = "$(ask "$TO" postgres "$identifier")" ] || die "$TO is no copy of $FROM"
+    local found
+    found=$(ask "$FROM" postgres 'SELECT system_identifier FROM pg_control_system()')
+    is_true "$TO" postgres "SELECT system_identifier = $found FROM pg_control_system()" || die "$TO is no copy of $FROM"
     [ "$(offered "$FROM")" = "$(offered "$TO")" ] || die "pg_once is not installed on this machine as at $FROM" "Install the same version, and run the command again."
     if is_standby; then
         found=$(ask "$TO" postgres 'SHOW synchronous_standby_names')
@@ -415,6 +417,7 @@ is_standby() { is_true "$TO" postgres 'SELECT pg_is_in_recovery()'; }
 # Whether the copy has replayed up to `$1`.
 has_replayed() {
     local behind
+    is_standby || die "$TO was promoted meanwhile" "Run the command again."
     behind=$(ask "$TO" postgres "SELECT greatest(pg_wal_lsn_diff('$1', pg_last_wal_replay_lsn()), 0)") || exit 2
     echo "$behind bytes"
     [ "$behind" -le 0 ]
@@ -609,7 +612,7 @@ subscribe() {
 }
 
 has_slot() {
-    [ -n "$(ask "$FROM" postgres "SELECT 1 $OUR_SLOT AND wal_status IS DISTINCT FROM 'lost'")" ] ||
+    is_true "$FROM" postgres "SELECT EXISTS (SELECT $OUR_SLOT AND wal_status IS DISTINCT FROM 'lost')" ||
         die "$FROM has lost the slot $SLOT" "Give the move up, and begin it again: docs/how-to/shards.md."
 }
 

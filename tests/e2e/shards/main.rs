@@ -185,7 +185,7 @@ async fn pooler_dies(world: &mut World, running: &Running) {
     assert!(!errors.is_empty(), "nobody met the dead pooler");
 }
 
-/// PG_ONCE_OLD_PG_CONFIG names the older server (`make test` sets it).
+/// PG_ONCE_OLD_PG_CONFIG names the older server (`make test-matrix` sets it).
 #[tokio::test]
 async fn a_shard_moves_by_replication_to_a_newer_version_whose_janitor_waits_for_the_switch() {
     let new = Programs::from_env().unwrap();

@@ -39,12 +39,10 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# NULL: not stored yet, and the transaction is open. (One that is newer than all that have ended may be in no log yet.)
+# NULL: it is open. (One that is newer than all that have ended may be in no log yet.)
 COMMITTED = """
-SELECT status = 'finished'
-       OR CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
-                AND pg_xact_status(%(transaction)s::xid8) <> 'in progress' THEN false END AS committed
-  FROM once.key_get(%(scope)s, %(key)s)"""
+SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
+            THEN nullif(pg_xact_status(%(transaction)s::xid8), 'in progress') = 'committed' END AS committed"""
 RELEASE = "SELECT once.key_release(%(scope)s, %(key)s, %(token)s, %(error)s, %(after)s)"
 PARK = "SELECT once.key_park(%(scope)s, %(key)s, %(token)s, %(reason)s)"
 EXTEND = """
@@ -159,9 +157,11 @@ class Lease:
 
     @method
     def committed(self) -> Flow[bool | None]:
-        """Whether an answer that this lease has stored is committed; None: its transaction is still open."""
+        """Whether the transaction in which this lease has stored an answer is committed; None: it is still open."""
         for _, transaction in self.answers:
-            (row,) = yield from ask(COMMITTED, scope=self.scope, key=self.key, transaction=transaction)
+            if transaction is None:
+                return True
+            (row,) = yield from ask(COMMITTED, transaction=transaction)
             return None if row.committed is None else bool(row.committed)
         return False
 
