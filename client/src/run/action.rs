@@ -104,7 +104,8 @@ impl ActionRunner {
     ///
     /// - The claim commits before the work begins. It has a fresh holder and is retried until it is answered.
     /// - The work gets the lease and an open transaction. It writes there, with calls of this crate too
-    ///   (`topic.emit(&transaction, …)`), and returns other columns of the row to set. The runner finishes the action in that transaction and commits.
+    ///   (`topic.emit(&transaction, …)`), and returns other columns of the row to set. The runner finishes the action in
+    ///   that transaction and commits.
     /// - Foreign calls come before the first write: until then the transaction locks no row. It is open meanwhile, so a
     ///   call must take less than the server's `idle_in_transaction_session_timeout`. Call them with a key that stays
     ///   the same until the action has finished: the row's id, and what only a finish changes, such as a count. (Each
