@@ -8,6 +8,7 @@ use std::io;
 use std::iter::successors;
 
 use deadpool_postgres::PoolError;
+use tokio_postgres::error::DbError;
 
 /// Any error, boxed: the error of the caller's own callbacks.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -36,9 +37,9 @@ pub enum Error {
     /// have been carried out all the same; repeating it is safe.
     #[error("the database did not answer in time")]
     TimedOut,
-    /// The caller's own callback could not delete artifacts. A repeated teardown begins again from the top.
-    #[error("cleaning up failed: {0}")]
-    Cleanup(#[source] BoxError),
+    /// An error of the caller's own code: of the callback that deletes artifacts, or made with [`Error::other`].
+    #[error("{0}")]
+    Other(#[source] BoxError),
     /// A value that this crate cannot work with; no call was made.
     #[error("{0}")]
     Argument(String),
@@ -95,6 +96,15 @@ pub enum Kind {
 }
 
 impl Error {
+    /// Any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. Where it wraps an error of
+    /// the database, it is judged as that one; else it is of [`Kind::Other`].
+    ///
+    /// It says nothing of what a call did: after a call to another service that may have been carried out, choose
+    /// [`Failure::retry`](crate::Failure::retry) or [`Failure::unknown`](crate::Failure::unknown) instead.
+    pub fn other(error: impl Into<BoxError>) -> Self {
+        Self::Other(error.into())
+    }
+
     /// The SQLSTATE, where the server gave one.
     ///
     /// ```
@@ -167,37 +177,40 @@ impl Error {
         self.is_retryable() || self.kind() == Kind::Overloaded
     }
 
+    /// The causes; the caller's own error may wrap one of a driver.
+    fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+        successors(self.source(), |&cause| cause.source())
+    }
+
     /// The server's refusal, whichever driver brought it.
     fn refusal(&self) -> Option<Refusal<'_>> {
-        match self {
-            Self::Database(error) | Self::Pool(PoolError::Backend(error)) => {
-                let error = error.as_db_error()?;
-                let (code, hint) = (error.code().code(), error.hint());
-                Some((code, error.message(), error.detail(), hint))
-            }
+        self.causes().find_map(|cause| {
             #[cfg(feature = "sqlx")]
-            Self::Sqlx(error) => {
+            if let Some(error) = cause.downcast_ref::<sqlx::Error>() {
                 let error = error.as_database_error()?;
                 let error = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
-                Some((error.code(), error.message(), error.detail(), error.hint()))
+                return Some((error.code(), error.message(), error.detail(), error.hint()));
             }
-            _ => None,
-        }
+            let error = cause.downcast_ref::<DbError>()?;
+            let (code, hint) = (error.code().code(), error.hint());
+            Some((code, error.message(), error.detail(), hint))
+        })
     }
 
     /// Whether the driver failed on the network, not on the server's answer. TLS wraps a network error in an error of
     /// its own.
     fn is_transport(&self) -> bool {
-        let (error, closed): (&dyn StdError, _) = match self {
-            Self::Database(error) | Self::Pool(PoolError::Backend(error)) => {
-                (error, error.is_closed())
-            }
+        let mut of_driver = false;
+        self.causes().any(|cause| {
+            let tokio = cause.downcast_ref::<tokio_postgres::Error>();
+            of_driver |= tokio.is_some();
             #[cfg(feature = "sqlx")]
-            Self::Sqlx(error) => (error, false),
-            _ => return false,
-        };
-        let mut causes = successors(Some(error), |&cause| cause.source());
-        closed || causes.any(|cause| cause.is::<io::Error>())
+            {
+                of_driver |= cause.is::<sqlx::Error>();
+            }
+            let closed = tokio.is_some_and(tokio_postgres::Error::is_closed);
+            closed || of_driver && cause.is::<io::Error>()
+        })
     }
 
     /// The server's message with its SQLSTATE and hint; else the driver's own message.

@@ -12,7 +12,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::http::{Answer, is_final};
+use crate::http::{Answer, RETRY_AFTER, is_final, retry_after};
 use crate::{Done, Failure, Json, Outcome};
 
 /// A stored header of ours: the body is no JSON.
@@ -52,7 +52,10 @@ pub(super) async fn end_of<R: Body>(
     let end = if is_final(status.as_u16()) {
         Err(Failure::Abort(stored(&response)))
     } else if status.is_client_error() || status.is_server_error() {
-        Err(Failure::retry(format!("the handler answered {status}")))
+        Err(Failure::Retry {
+            error: format!("the handler answered {status}"),
+            retry_after: response.headers().get(RETRY_AFTER).and_then(retry_after),
+        })
     } else {
         Ok(Done::Answer(stored(&response)))
     };

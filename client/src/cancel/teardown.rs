@@ -69,7 +69,7 @@ impl<E: Autocommit> Teardown<'_, E> {
     ///
     /// `clean` gets the items a page at a time, including items that an earlier attempt has cleaned: deleting a missing
     /// artifact is success. Where the machine declares no `refund` there are no items, and only the terminal move is
-    /// made. When `clean` fails, this returns [`Error::Cleanup`] and the row is not cancelled; run the teardown again.
+    /// made. When `clean` fails, this returns [`Error::Other`] and the row is not cancelled; run the teardown again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -96,7 +96,7 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Cleanup`] from `clean`; `ON002` if the flag is not set, a lease is on the row, or the row has another
+    /// [`Error::Other`] from `clean`; `ON002` if the flag is not set, a lease is on the row, or the row has another
     /// terminal status; `ON005` if items kept coming.
     pub async fn run<C, F, X>(self, mut clean: C) -> Result<Cancelled, Error>
     where
@@ -175,9 +175,7 @@ impl<E: Autocommit> Teardown<'_, E> {
                 return Ok(());
             };
             after = Some(last.item_id.clone());
-            clean(items)
-                .await
-                .map_err(|error| Error::Cleanup(error.into()))?;
+            clean(items).await.map_err(Error::other)?;
         }
     }
 }

@@ -149,6 +149,14 @@ impl Answer {
     }
 }
 
+/// [`Answer::of_error`], with the error's text in the log.
+impl From<Error> for Answer {
+    fn from(error: Error) -> Self {
+        tracing::error!(%error, "a request failed");
+        Self::of_error(&error)
+    }
+}
+
 /// Whether another service's answer with this status is a final no: 4xx, but not 401, 403, 408, 409, 425 and 429.
 #[must_use]
 pub const fn is_final(status: u16) -> bool {

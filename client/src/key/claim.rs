@@ -21,7 +21,7 @@ const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, reques
 /// The answer of a claim. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The first claim of this key: run it.
+    /// The first claim of this key: run the request.
     Claimed(Lease),
     /// An earlier holder released the key, or its lease expired: go on from the lease's recovery point.
     Resumed(Lease),
@@ -57,18 +57,18 @@ pub struct ClaimOptions {
 
 impl ClaimOptions {
     setters! {
-        /// The request, as JSON already.
+        /// The request, already converted to JSON.
         request: Json,
         /// How long the lease lasts, instead of the scope's length. A renewal has this length, too.
         lease: Duration,
-        /// How long the answer is kept, instead of the scope's; fixed by the claim that makes the key.
+        /// How long the answer is kept, instead of the scope's ttl. Only the claim that makes the key sets it.
         ttl: Duration,
-        /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
-        /// answer was lost costs nothing. Never use a worker's name or anything that a client sends: two attempts
+        /// The name of this attempt. A holder that claims again gets its own lease back, so a claim whose answer was
+        /// lost can be repeated. Never use a worker's name or anything that a client sends: two attempts
         /// with one name would both believe that they hold the key.
         holder: impl Into<String>,
-        /// A SHA-256 of the raw request, for callers that hash it themselves: only the hash is compared. The request is
-        /// only stored, if the scope has `keep_request`.
+        /// A SHA-256 of the raw request, for callers that hash it themselves: only the hash is compared. A request
+        /// that is given, too, is stored if the scope has `keep_request`.
         fingerprint: [u8; 32],
     }
 
@@ -108,7 +108,7 @@ impl Key {
     ///     }
     ///     Claim::Replayed(answer) => println!("done before: {}", answer.code),
     ///     Claim::InProgress { retry_after } => println!("come back in {retry_after:?}"),
-    ///     Claim::Mismatched => println!("this key was another request's"),
+    ///     Claim::Mismatched => println!("another request has used this key"),
     ///     Claim::Gone => println!("done long ago"),
     ///     Claim::Parked { attempt } => println!("attempt {attempt} needs a verdict"),
     /// }

@@ -1,6 +1,6 @@
 //! Owns the results of a run: the work's result for the runner, and the runner's for the caller.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::time::Duration;
 
 use crate::{Claim, Error, Lease, Response};
@@ -69,6 +69,18 @@ impl Failure {
     }
 }
 
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Retry { error, .. } => f.write_str(error),
+            Self::Unknown { reason } => write!(f, "outcome unknown: {reason}"),
+            Self::Abort(answer) => write!(f, "refused: {}", answer.code),
+            Self::Error(error) => error.fmt(f),
+        }
+    }
+}
+
+/// `?` makes this from an error of the database; from any other error, `.map_err(Error::other)?` does.
 impl<X: Into<Error>> From<X> for Failure {
     fn from(error: X) -> Self {
         Self::Error(error.into())

@@ -376,6 +376,8 @@ async fn answers_that_a_retry_may_change_are_not_stored_and_the_others_are() {
         _ => StatusCode::NO_CONTENT,
     };
     assert_eq!(thrice(busy_first).await, ([503, 429, 204], 3));
+    let in_a_minute = |_| (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "60")]);
+    assert_eq!(thrice(in_a_minute).await, ([503, 409, 409], 1));
     let refused = |_| StatusCode::UNPROCESSABLE_ENTITY;
     assert_eq!(thrice(refused).await, ([422; 3], 1));
 }

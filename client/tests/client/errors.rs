@@ -149,3 +149,27 @@ fn a_failed_foreign_call_ends_an_event() {
     let again = Undelivered::from(Error::TimedOut);
     assert_eq!(Undelivered::from(error()), again);
 }
+
+#[tokio::test]
+async fn an_error_of_the_callers_own_is_judged_by_the_refusal_that_it_wraps() {
+    let client = connect().await;
+    let raised = async |state: &str| {
+        let raise = format!("DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$");
+        client.batch_execute(&raise).await.unwrap_err()
+    };
+    for (state, kind) in [("ON001", Kind::LeaseLost), ("40001", Kind::Conflict)] {
+        let plain = anyhow::Error::from(raised(state).await);
+        let told = anyhow::Error::from(raised(state).await).context("the ledger");
+        let own = anyhow::Error::from(Error::from(raised(state).await));
+        for error in [plain, told, own] {
+            let error = Error::other(error);
+            assert_eq!((error.code(), error.kind()), (Some(state), kind));
+        }
+    }
+    let disk = || Error::other(std::io::Error::other("the disk is full"));
+    assert_eq!((disk().kind(), disk().is_retryable()), (Kind::Other, false));
+    assert_eq!(disk().to_string(), "the disk is full");
+    assert!(matches!(Failure::from(disk()), Failure::Error(_)));
+    let event = Undelivered::from(disk());
+    assert_eq!(event, Undelivered::retry("error", "the disk is full"));
+}

@@ -82,7 +82,7 @@ fn each_outcome_has_its_status_and_only_waiting_helps_with_retry_after() {
 
 #[test]
 fn a_database_that_is_away_is_503_and_a_code_that_is_no_status_is_500() {
-    let away = Answer::of_error(&Error::TimedOut);
+    let away = Answer::from(Error::TimedOut);
     assert_eq!((away.status, away.header(RETRY_AFTER)), (503, Some("1")));
     assert_eq!(Answer::of(&Outcome::Ran(Response::new(7))).status, 500);
     assert_eq!(Answer::of(&Outcome::Ran(Response::new(-1))).status, 500);

@@ -44,7 +44,7 @@ async fn a_message_is_as_new_as_its_handlers_transaction_leaves_it() {
         let transaction = client.transaction().await.unwrap();
         let handled: Result<Handled<i32>, Error> = inbox
             .once(&transaction, "m-1", async || match fails {
-                true => Err(Error::Cleanup("the disk is full".into())),
+                true => Err(Error::other("the disk is full")),
                 false => Ok(7),
             })
             .await;

@@ -379,7 +379,7 @@ impl Deliver for Compensating {
         match self.key.claim(transaction, &ClaimOptions::new()).await? {
             Claim::Resumed(lease) => lease.abort(transaction, &Response::new(422)).await,
             Claim::Replayed(_) => Ok(()),
-            other => Err(Error::Cleanup(format!("{other:?}").into())),
+            other => Err(Error::other(format!("{other:?}"))),
         }
     }
 }

@@ -74,7 +74,7 @@ async fn a_failed_cleanup_comes_back_and_the_row_is_not_cancelled() {
     let error = teardown.run(away).await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (Kind::Other, false));
     match error {
-        Error::Cleanup(cause) => assert_eq!(cause.to_string(), "the store is away"),
+        Error::Other(cause) => assert_eq!(cause.to_string(), "the store is away"),
         other => panic!("{other:?}"),
     }
     assert_eq!(

@@ -43,5 +43,5 @@ fn a_call_that_was_not_answered_may_be_repeated_and_a_closed_pool_may_not() {
     assert!(Error::TimedOut.is_retryable());
     assert!(!Error::from(PoolError::Closed).is_retryable());
     assert!(!Error::Answer("?".into()).is_retryable());
-    assert!(!Error::Cleanup("the store is away".into()).is_retryable());
+    assert!(!Error::other("the store is away").is_retryable());
 }

@@ -119,7 +119,7 @@ impl<P: Begin> JobRunner<'_, P> {
     ///
     /// # Errors
     /// Any error of a database that cannot be reached, refuses, or fails for good;
-    /// [`Error::Cleanup`] if the job was being cancelled and its artifacts could not be deleted.
+    /// [`Error::Other`] if the job was being cancelled and its artifacts could not be deleted.
     pub async fn run<J: Job>(self, job: &mut J) -> Result<JobOutcome, Error> {
         self.run_until(pending(), job).await
     }

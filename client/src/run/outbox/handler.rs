@@ -135,21 +135,21 @@ impl From<Failure> for Undelivered {
                 error,
                 after: retry_after,
             },
-            Failure::Unknown { reason } => Self::never(format!("outcome unknown: {reason}")),
-            Failure::Abort(answer) => Self::never(format!("refused: {}", answer.code)),
             Failure::Error(error) => error.into(),
+            unknown_or_refused => Self::never(unknown_or_refused),
         }
     }
 }
 
 /// `?` makes this from a failed call of the handler: worth another attempt. Its kind is `json` for a document that could
-/// not be read, `database` otherwise. A payload that this version of the handler cannot read may suit the next version,
+/// not be read, `error` for an [`Error::other`], `database` otherwise. A payload that this version of the handler cannot read may suit the next version,
 /// so it is retried; `event.payload.parse().map_err(Undelivered::never)?` makes it dead at once.
 impl<X: Into<Error>> From<X> for Undelivered {
     fn from(error: X) -> Self {
         let error = error.into();
         let kind = match error {
             Error::Json(_) => "json",
+            Error::Other(_) => KIND,
             _ => "database",
         };
         Self::retry(kind, error)
