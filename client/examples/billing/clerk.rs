@@ -11,9 +11,8 @@ use crate::common::http::{Ended, Http};
 pub const PATH: &str = "/registrations";
 
 const BILLING: &str = "SELECT total::text, invoices FROM billing WHERE id = $1";
-const INVOICE: &str = "WITH billed AS \
-    (UPDATE billing SET invoices = invoices + 1 WHERE id = $1 RETURNING id) \
-    INSERT INTO invoice (billing_id, total, fiscal_no) SELECT id, $3::text::numeric, $2 FROM billed";
+const INVOICE: &str =
+    "INSERT INTO invoice (billing_id, total, fiscal_no) VALUES ($1, $3::text::numeric, $2)";
 
 pub struct Clerk {
     pub pool: Pool,
@@ -31,11 +30,10 @@ impl Clerk {
     async fn invoice(&self, id: Uuid, tx: OpenTransaction) -> Result<Option<Json>, JobFailure> {
         let billing = tx.query_one(BILLING, &[&id]).await?;
         // The office registers once for a key, which stays the same until the next closing.
-        let made: i32 = billing.try_get("invoices")?; // once
-        let total: &str = billing.try_get("total")?;
+        let (made, total): (i32, &str) = (billing.try_get("invoices")?, billing.try_get("total")?);
         let number = self.register(&format!("{id}/{made}"), total).await?;
         tx.execute(INVOICE, &[&id, &number, &total]).await?;
-        Ok(None)
+        Ok(Some(json!({"invoices": made + 1}).into())) // once
     }
 }
 
