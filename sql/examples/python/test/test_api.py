@@ -274,6 +274,19 @@ class Middleware(unittest.IsolatedAsyncioTestCase):
             await post(guarded(Fails()), key, json={})
         self.assertEqual((await post(guarded(app, wait=10), key, json={})).status_code, 201)
 
+    async def test_a_bad_value_of_the_applications_own_is_no_fault_of_the_client(self) -> None:
+        class Casts:
+            async def __call__(self, *_: Any) -> None:
+                async with AsyncConnections(URL).connection() as conn:
+                    await conn.execute("SELECT %s::text::uuid", ("secret",))
+
+        key = new_key()
+        with self.assertRaisesRegex(errors.InvalidArgument, "uuid"):
+            await post(guarded(Casts()), key, json={})
+        self.assertEqual(scalar("SELECT status FROM once.key_get('http', %s)", f"ada/{key}"), "released")
+        nul = {"content": b'"\\u0000"', "headers": {"Content-Type": "application/json"}}
+        self.assertEqual((await post(guarded(Casts()), new_key(), **nul)).status_code, 400)
+
     async def test_a_cookie_goes_out_once(self) -> None:
         app, key = App((201, b"{}", {**JSON, "set-cookie": "session=1"})), new_key()
         replies = [await post(guarded(app), key, json={}) for _ in range(2)]

@@ -97,8 +97,11 @@ class Idempotency:
 
         wait = max(self.wait, wait_of_header(_header(scope, "prefer"), self.longest_wait))
         once: Headers = []
+        began = False
 
         async def work(lease: Lease) -> Answer:
+            nonlocal began
+            began = True
             once.clear()
             return await self._work(lease, scope, body, once)
 
@@ -106,6 +109,8 @@ class Idempotency:
             answer = await run(self.pool, name, key, request, work, wait=wait, fingerprint=fingerprint)
             return answer, [] if "Idempotent-Replayed" in answer.headers else once
         except InvalidArgument as error:  # JSON that jsonb cannot hold, such as \u0000
+            if began:  # the application's own
+                raise
             return problem(400, str(error)), []
         except Unavailable as error:
             log.warning("the database is away: %s", error)
