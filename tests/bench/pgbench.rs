@@ -69,10 +69,10 @@ pub fn run_timed(
     for entry in std::fs::read_dir(&logs)? {
         let text = std::fs::read_to_string(entry?.path())?;
         // Client, its number of the transaction, microseconds, ...
-        let microseconds = text
-            .lines()
-            .map(|line| line.split(' ').nth(2)?.parse().ok());
-        times.extend(microseconds.flatten().map(|us: f64| us / 1e3));
+        for line in text.lines() {
+            let us = line.split(' ').nth(2).and_then(|us| us.parse::<f64>().ok());
+            times.push(us.with_context(|| format!("in pgbench's log: {line}"))? / 1e3);
+        }
     }
     std::fs::remove_dir_all(&logs)?;
     Ok((run, times))
