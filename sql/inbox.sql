@@ -4,7 +4,7 @@
 --   inbox_accept   inserts one row in once.inbox (status m): this transaction may handle the message;
 --   inbox_record   stores the verdict of the handler beside it (one HOT update);
 --   commit         the message and its handler's writes become visible together;
---   inbox_accept   by a duplicate: waits for a transaction that is still handling the message. It answers the
+--   inbox_accept   by a duplicate: waits for a transaction that is still handling the message. It returns the
 --                  verdict, or accepts the message if that transaction was rolled back (also to a savepoint);
 --   (ttl ends)     the message counts as new, and the sweep task inbox_reap deletes the row.
 -- A step of a saga has one row for its action and its compensation (inbox_barrier, after the "sub-transaction barrier"
@@ -14,9 +14,9 @@
 --   status s       its compensation came first: neither action nor compensation ever runs.
 -- Answers depend on the clock and these columns alone, never on a sweep.
 --
--- Lock order (it binds callers too): keys and inbox messages first, sorted by scope and name. An
--- accept waits for an open transaction with the same message. So two transactions that accept the same messages in
--- different orders end in a deadlock error.
+-- Lock order: see machine.sql; several messages in one transaction: sorted by scope and name. inbox_accept waits for an
+-- open transaction with the same message. So two transactions that accept the same messages in different orders end in
+-- a deadlock error.
 
 -- `id` is a hash of the names, as in once.key. fillfactor leaves room for the verdict on the row's own page.
 CREATE TABLE once.inbox (
@@ -34,7 +34,7 @@ CREATE INDEX inbox_reap ON once.inbox (expires_at);
 COMMENT ON TABLE once.inbox IS 'One row per message accepted and per step of a saga. Reached through the inbox_* functions only.';
 COMMENT ON COLUMN once.inbox.expires_at IS 'From then on the message or step counts as new.';
 COMMENT ON COLUMN once.inbox.status IS 'm: a message. Of a step, a: its action ran; c: it ran and was compensated; s: its compensation came before its action.';
-COMMENT ON COLUMN once.inbox.id IS 'First 16 bytes of SHA-256 over "inbox" or "barrier" and the names, in UTF-8, each after a NUL byte.';
+COMMENT ON COLUMN once.inbox.id IS 'First 16 bytes of SHA-256 over "inbox" or "barrier", then the names in UTF-8; a NUL byte precedes each text.';
 COMMENT ON COLUMN once.inbox.scope IS 'The consumer: the namespace of its messages and sagas, 1 to 100 characters.';
 COMMENT ON COLUMN once.inbox.name IS 'message_id, or saga.';
 COMMENT ON COLUMN once.inbox.step IS 'Name of the saga''s step; NULL: a message.';
@@ -46,7 +46,7 @@ CREATE FUNCTION once.inbox_accept(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_accept';
 COMMENT ON FUNCTION once.inbox_accept(text, text, interval) IS
 $$Takes a message for the caller's transaction, once. scope: the consumer, 1 to 100 characters; message_id: 1 to 255. accepted: handle it in this transaction. Not accepted: a duplicate; verdict is what the first handler recorded (NULL: nothing). Waits for a transaction that is handling the message. ttl: how long the message is remembered (30 days); after that it counts as new.
-Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 accepted after the snapshot, 25006 read-only, ON007 another shard's message.$$;
+Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 another transaction accepted it after this snapshot, 25006 read-only, ON007 another shard's message.$$;
 
 CREATE FUNCTION once.inbox_record(scope text, message_id text, verdict json)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_record';

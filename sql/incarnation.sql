@@ -3,12 +3,12 @@
 CREATE FUNCTION once.incarnation()
 RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS 'SELECT 0';
 COMMENT ON FUNCTION once.incarnation() IS
-$$The random number of this database's incarnation, kept in the body of this function. A restore of a dump makes a new one; a physical copy, a template and pg_upgrade keep it. Stored transaction ids and role numbers are valid only with this number and system identifier. In another incarnation events begin a new series, and roles count by name.$$;
+$$The random number of this database's incarnation, kept in the body of this function. A restore of a dump makes a new one; a physical copy, a template and pg_upgrade keep it. Stored transaction ids and role OIDs are valid only while this number and the cluster's system identifier stay the same. In another incarnation all undelivered events are pending again, and owners are found by role name.$$;
 
 CREATE FUNCTION once.incarnation_renew()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_incarnation_renew';
 COMMENT ON FUNCTION once.incarnation_renew() IS
-$$Makes a new incarnation: all undelivered events are pending again, and roles count by name. For the extension's owner, on a physical copy that was then fed by logical replication (pg_createsubscriber), before the first client.
+$$Makes a new incarnation: all undelivered events are pending again, and owners are found by role name. For the extension's owner. Call it on a physical copy that was turned into a logical subscriber (pg_createsubscriber), before the first client connects.
 Errors: 25006 in a read-only transaction.$$;
 
 SELECT once.incarnation_renew();

@@ -118,7 +118,7 @@ Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: 
 -- The triggers' function; the machine's name is its argument. Not for calling.
 CREATE FUNCTION once.machine_guard_row()
 RETURNS trigger LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard_row';
-COMMENT ON FUNCTION once.machine_guard_row() IS 'The guard''s trigger on a machine''s table. Made by machine_guard.';
+COMMENT ON FUNCTION once.machine_guard_row() IS 'The function of the guard''s triggers on a machine''s table. machine_guard creates the triggers.';
 
 CREATE FUNCTION once.machine_guard_item()
 RETURNS trigger LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard_item';
@@ -139,7 +139,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, "any", text, text[], json, text, bigint) IS
-'transition for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'transition for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
 
 CREATE FUNCTION once.transition_many(
     machine text, ids text[], to_status text, from_status text[] = NULL, requester text = NULL,
@@ -175,4 +175,4 @@ CREATE FUNCTION once.machine_history(
     OUT role text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
 COMMENT ON FUNCTION once.machine_history(text, "any", integer) IS
-'machine_history for an id of any other type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'machine_history for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';

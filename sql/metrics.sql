@@ -19,5 +19,5 @@ $$A row for each problem: error now, warning soon, info good to know. Only info:
 CREATE FUNCTION once.verify(max integer = 10000, OUT invariant text, OUT detail text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_verify';
 COMMENT ON FUNCTION once.verify(integer) IS
-$$Reports violations of the invariants of keys, steps, leases, topics, retries and batches: a row for each violation, at most ten for one invariant. Reads up to max (1 to 1000000) rows of each table. No rows: nothing was found. A row means damage (rows changed by hand, a restore of some tables only) or a defect: report it. Sums of money: once.cancel_audit. Writes nothing.
+$$Reports violations of the invariants of keys, steps, leases, topics, retries and batches: a row for each violation, at most ten for one invariant. Reads up to max (1 to 1000000) rows of each table. No rows: nothing was found. A row means damage (rows changed by hand, a restore of some tables only) or a defect: report it. For sums of money use once.cancel_audit. Writes nothing.
 Errors: 22023 bad argument.$$;

@@ -22,7 +22,7 @@ SELECT pg_catalog.pg_extension_config_dump('once.shard', '');
 CREATE FUNCTION once.shard_of(routing text, shards integer)
 RETURNS integer LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_once_shard_of';
 COMMENT ON FUNCTION once.shard_of(text, integer) IS
-$$The shard of a routing value, such as a tenant's name: the first 6 bytes of SHA-256(routing in UTF-8), big-endian, modulo shards (1 to 65536). To call it by name a role needs USAGE on schema once; a CHECK (once.shard_of(tenant, 16) = 3) needs no right of those that write.
+$$The shard of a routing value, such as a tenant's name: the first 6 bytes of SHA-256(routing in UTF-8), big-endian, modulo shards (1 to 65536). To call it by name a role needs USAGE on schema once; a CHECK (once.shard_of(tenant, 16) = 3) needs no right of a role that writes.
 Errors: 22023 bad argument.$$;
 
 CREATE FUNCTION once.shard_set(shard integer, shards integer, by text = 'key', separator text = '/')

@@ -1,5 +1,5 @@
-//! Reads the arguments of one SQL call from the server's datums; a value that is stored plainly is not copied. The
-//! error of each reader names the argument.
+//! Reads the arguments of one SQL call from the server's datums; a value that is stored plainly is not copied. An
+//! error names the argument.
 
 use crate::clock;
 use crate::error::{Error, Result};
@@ -247,7 +247,7 @@ fn elements(array: Datum, of: pg_sys::Oid) -> Vec<Option<Datum>> {
     }
 }
 
-/// Characters of a text in the database's encoding.
+/// The number of characters of a text in the database's encoding.
 pub fn characters(text: &[u8]) -> usize {
     // SAFETY: reads `len` bytes of a live buffer.
     unsafe { pg_sys::pg_mbstrlen_with_len(text.as_ptr().cast(), text.len() as i32) as usize }
@@ -280,8 +280,8 @@ fn converted(text: &[u8]) -> Cow<'_, [u8]> {
     if text.is_ascii() {
         return Cow::Borrowed(text);
     }
-    // SAFETY: reads `len` bytes of a live buffer. For a text that is not ASCII in a database that is not in UTF-8 it
-    // returns a new string that ends with NUL.
+    // SAFETY: reads `len` bytes of a live buffer. The text is not ASCII and the database is not in UTF-8, so it returns
+    // a new string that ends with NUL.
     unsafe {
         let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
         let new = pg_sys::pg_server_to_any(text.as_ptr().cast(), text.len() as i32, utf8);

@@ -1,5 +1,5 @@
-//! The caller is `current_user`, also after SET ROLE and inside the caller's SECURITY DEFINER functions. Scopes,
-//! machines and topics may have an owner: then only members of the owner may use them.
+//! The caller is `current_user`: after SET ROLE the new role, inside a user's SECURITY DEFINER function the owner of
+//! that function. Scopes, machines and topics may have an owner: then only members of the owner may use them.
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
@@ -50,8 +50,8 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The owner in a row: a role's number, its name, and the incarnation in which the number counts. In another
-    /// incarnation, after a restore, the name counts. None: no owner.
+    /// The owner that a row stores: a role's OID, its name, and the incarnation in which the OID is valid. In another
+    /// incarnation (after a restore) the role is looked up by name. None: no owner.
     pub fn stored(
         role: Option<Datum>,
         name: Option<Datum>,
@@ -83,13 +83,13 @@ impl Owner {
                 format!("permission denied for {what} \"{}\"", shown(thing)),
             )
             .hint(format!(
-                "The {what} has an owner: GRANT its role to the caller, or use another {what}."
+                "The {what} has an owner: GRANT the owner's role to the caller, or use another {what}."
             ))
         })
     }
 }
 
-// $1 the present incarnation. Updates the stored names of renamed roles, and the role numbers that were stored before a
+// $1 the present incarnation. Updates the stored names of renamed roles, and the role OIDs that were stored before a
 // restore. Skips locked rows.
 const FOLLOW: &CStr = c"
     WITH scopes AS (

@@ -1,5 +1,5 @@
-//! The incarnation of the database: a number that a restore changes. A stored transaction id or role number counts only
-//! in the incarnation that wrote it, so the incarnation is stored beside it.
+//! The incarnation of the database: a number that a restore changes. A stored transaction id or role OID is valid
+//! only in the incarnation that wrote it, so the incarnation is stored beside it.
 //!
 //! It is made of two numbers: the system identifier, and a random number in the body of `once.incarnation()`. No table
 //! stores that number, so a restored dump has a new number, and a publication does not copy the number. A physical

@@ -60,7 +60,7 @@ impl<'a> Members<'a> {
         value
     }
 
-    /// From a string's first quotation mark to its last.
+    /// Moves from the opening quotation mark of a string to the closing one.
     fn pass_string(&mut self) {
         self.at += 1;
         while let Some(byte) = self.text.get(self.at) {

@@ -1,6 +1,7 @@
 //! `action_get` and `action_list`: who has a row, since when, what failed, and what happens next.
 //!
-//! They serve operators: they ignore owners of machines and rights on tables, and show no other column of a row.
+//! They serve operators: they ignore owners of machines and rights on tables. Of a user's row they show only the id, the
+//! status and the cancel flag.
 
 use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown};
@@ -18,7 +19,8 @@ use pgrx::pg_sys::Datum;
 
 /// The most rows of one list.
 const MOST_LEASES: i32 = 10_000;
-/// The most leases read per machine for each row of the list. Ended leases stay for a day.
+/// How many leases of a machine a call may read for each row that it may return. Ended leases stay for a day, and a
+/// call reads and skips them.
 const LEASES_PER_ROW: usize = 100;
 
 /// status, step_key, requester, holder, claimed_at, lease_left, attempts, last_error, cancelling, next.
@@ -48,7 +50,7 @@ pub fn action_list(call: &Call) -> Result<Datum> {
     for name in names {
         for lease in held(&name, left)? {
             let id = lease.raw(LeaseCol::RowId);
-            // If a table is gone or locked, only the statuses of its own rows are unknown.
+            // If a table is gone or locked, only the rows of this machine have no details; the call does not fail.
             let known = subxact::attempt_briefly(|| of_list(&name, &lease))?;
             let view = known.unwrap_or_else(|failure| {
                 let mut none: ActionView = [None; 10];
@@ -141,10 +143,10 @@ fn next(
         ),
         None if definition.is_terminal(&status) => "Nothing: the status is terminal.".to_owned(),
         None if seen.flagged => {
-            "A teardown worker takes it up (once.cancel_pending), and ends it with once.cancel_finish."
+            "A teardown worker finds the row with once.cancel_pending, and ends the teardown with once.cancel_finish."
                 .to_owned()
         }
-        None => "Nobody is at it: the next claim or transition moves it on.".to_owned(),
+        None => "No action has the row: it waits for the next claim or transition.".to_owned(),
     })
 }
 
@@ -154,26 +156,26 @@ fn of_holder(machine: &Machine, seen: &RowSeen, lease: &Lease, now: i64) -> Resu
     if until > now {
         let left = (until - now) / 1_000_000;
         let done = match seen.flagged {
-            true => "is told of the cancellation, releases it and tears it down",
-            false => "finishes or releases it",
+            true => "learns of the cancellation, releases the row and does the teardown",
+            false => "finishes or releases the row",
         };
         return Ok(format!(
-            "Its holder {done} within {left} s, or extends the lease; else a sweep puts it back to \"{revert}\"."
+            "Its holder {done} within {left} s, or extends the lease; else a sweep puts the row back to \"{revert}\"."
         ));
     }
     let failures = lease.i32(LeaseCol::Failures);
     if failures > 0 {
         let wait = (lease.i64(LeaseCol::LookAt) - now).max(0) / 1_000_000;
         return Ok(format!(
-            "Sweeps that failed to put it back to \"{revert}\": {failures}; the next one tries in {wait} s, or at once after once.action_expire. last_error says why."
+            "Sweeps that failed to put the row back to \"{revert}\": {failures}; the next one tries in {wait} s, or at once after once.action_expire. last_error says why."
         ));
     }
     Ok(match swept::covers(&from_utf8(machine.name()))? {
         true => format!(
-            "The next sweep (action_release) puts it back to \"{revert}\"; if it does not, a backend has the row locked (once.doctor)."
+            "The next sweep (action_release) puts the row back to \"{revert}\". If that fails, a backend has the row locked (once.doctor)."
         ),
         false => format!(
-            "It waits for a sweep (action_release) to put it back to \"{revert}\", and none has ended well lately: see once.janitor_status()."
+            "The row waits for a sweep (action_release) to put it back to \"{revert}\", but no such sweep has succeeded lately: see once.janitor_status()."
         ),
     })
 }

@@ -13,7 +13,7 @@ pub const TABLE: Name = c"action_lease";
 const BY_ID: Name = c"action_lease_pkey";
 pub const BY_LOOK: Name = c"action_lease_look";
 
-/// How long an ended lease answers repeated calls with its token.
+/// How long an ended lease is kept, to answer a repeated call that presents its token.
 pub const REMEMBERED_US: i64 = clock::DAY_US;
 
 /// Column numbers, from 1.
@@ -34,20 +34,20 @@ pub enum LeaseCol {
     ClaimInto,
     RevertTo,
     StepKey,
-    /// The status that the step began in; NULL where it is revert_to.
+    /// The status that the step began in; NULL: the same as revert_to.
     StepStatus,
     SuccessfulState,
     Requester,
     Holder,
     Note,
-    /// The last finishing tokens, the oldest first.
+    /// The tokens of the last finished actions, the oldest first.
     FinishedTokens,
 }
 
 const COLUMNS: usize = 21;
 
-/// How many finishing tokens (8 bytes each) a lease remembers: a worker whose answer was lost for a while may come back
-/// after other workers have finished the next steps.
+/// How many tokens of finished actions (8 bytes each) a lease remembers. A worker that lost the answer of action_finish
+/// may repeat the call late, after other workers have finished the next steps.
 const REMEMBERED_TOKENS: usize = 8;
 
 table::columns!(LeaseCol);
@@ -127,7 +127,7 @@ impl Lease {
         )
     }
 
-    /// The part of a lease that no other session can change while this session holds the row's lock.
+    /// The part of a lease that no other session can change while this session has the machine's row locked.
     pub fn mark(&self) -> (i64, LeaseState) {
         (self.i64(LeaseCol::Token), self.state())
     }
@@ -173,7 +173,7 @@ impl Lease {
         self.finished_tokens().any(|finished| finished == token)
     }
 
-    /// Whether this token may have finished an action that the lease has forgotten: it is below all remembered tokens.
+    /// This token is below all remembered tokens: it may have finished an action that the lease has forgotten.
     pub fn may_have_forgotten(&self, token: i64) -> bool {
         self.finished_tokens().count() >= REMEMBERED_TOKENS
             && self.finished_tokens().all(|finished| token < finished)

@@ -29,7 +29,7 @@ const FAILING: &CStr = c"
     SELECT 'warning',
            CASE j.machine WHEN '' THEN pg_catalog.format('the sweep task %s fails', j.task)
                 ELSE pg_catalog.format('the sweep task %s fails for machine \"%s\"', j.task, j.machine) END,
-           pg_catalog.format('last success: %s; %s failures so far; the last said: %s',
+           pg_catalog.format('last success: %s; %s failures so far; the last error: %s',
                              COALESCE(j.good_end::text, 'never'), j.failed,
                              j.last_error),
            'Remove the cause in the message (once.machine_check() compares a machine with its tables). The sweeps try again: a table or task in each pass, a row with backoff. They work as the table''s owner with search_path pg_catalog: give a trigger''s function a SET search_path, and the owner the rights that it needs.'

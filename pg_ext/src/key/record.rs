@@ -15,20 +15,20 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in characters.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of finished keys, and of keys in their first attempt. look_at is the end of the first lease, or the time when a
-/// pending key was finished.
+/// Lane of finished keys, and of keys in their first attempt. look_at is the end of the first lease; for a key that was
+/// in the lane PENDING, the time when it was finished.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that key_abandon has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.
-/// key_take_abandoned defers a key that the options park.
+/// key_take_abandoned sets a later look_at for a key that on_expiry or max_attempts parks.
 pub const PENDING: u8 = b'1';
 
 /// Reap stage of most keys: key_reap deletes the row when ttl and gone_for are over, at reap_at or later.
 pub const WHOLE: u8 = b'0';
 /// Reap stage of a key that was finished with more than LARGE bytes: key_tombstone empties it at reap_at, its expiry.
 const TO_EMPTY: u8 = b'1';
-/// The space that `fillfactor` leaves on a page for new row versions. A larger version needs new index entries anyway,
-/// unless its values are stored out of line.
+/// The space that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page, so its
+/// update is rarely HOT, and changing the indexed reap_at costs nothing more.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.
@@ -120,7 +120,7 @@ pub fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
     ]
 }
 
-/// The first scope of the index in this range. All its rows may be deleted and only kept by an old snapshot.
+/// The first scope of the index in this range. All its rows may be deleted rows that an old snapshot can still see.
 pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result<Option<Vec<u8>>> {
     let name = |entry: &[Option<Datum>]| entry[0].map(|d| varlena(d).to_vec());
     let found = table.first_entry(BY_LOOK, &mut [range], snapshot, name)?;
@@ -169,7 +169,7 @@ impl KeyRow {
         self.put(Col::Emits, Some(Datum::from(emits)));
     }
 
-    /// Finishes a row that has its answer already.
+    /// Marks the row as finished. The caller has put the answer into the row before.
     pub fn put_finished(&mut self, status: KeyStatus, now: i64) {
         self.put_status(status);
         self.put_i64(Col::FinishedAt, now);
@@ -190,7 +190,7 @@ impl KeyRow {
     }
 
     /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. A later write of the row,
-    /// such as an extend, stores the value that was read.
+    /// such as an extend, stores it as `Earlier`, too (fence.rs).
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,

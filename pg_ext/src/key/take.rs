@@ -19,7 +19,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
 const MOST_TAKEN: i32 = 10_000;
-/// Bounds of the time for which a key that the options park is deferred.
+/// Bounds of the time for which a key that on_expiry or max_attempts parks is deferred.
 const LEAST_DEFERRED_US: i64 = 10_000_000;
 const MOST_DEFERRED_US: i64 = 3_600_000_000;
 

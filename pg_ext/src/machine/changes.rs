@@ -1,4 +1,4 @@
-//! Counts the server's messages about changes of machines' definitions and tables, and of schemas.
+//! Counts the server's invalidation messages for the definitions and tables of machines, and for schemas.
 
 use super::stored::{StoredMachine, TABLE};
 use crate::error::Result;
@@ -23,8 +23,8 @@ pub fn watch_guarded(table: Oid) -> u64 {
     TABLES.add([table])
 }
 
-/// Takes the messages of all commits so far, as the first lock of a table does. So a change of a definition that was
-/// committed before is noticed without a read of its row.
+/// Processes the invalidation messages of all commits so far, as the server does when a transaction first locks a
+/// table. So the counts include each committed change of a definition, without a read of its row.
 pub fn accept() {
     // SAFETY: may be called wherever a table could be locked.
     unsafe { pg_sys::AcceptInvalidationMessages() };

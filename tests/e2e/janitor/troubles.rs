@@ -66,7 +66,8 @@ async fn a_task_that_fails_keeps_no_other_from_its_turn_and_is_told_of() {
         "{tries} tries in {naps} naps"
     );
     assert_eq!(show(&client, "select count(*) from once.inbox").await, "1");
-    let told = "WARNING:  pg_once janitor of \"a\": inbox_reap: 1 failed, the last said: not today";
+    let told =
+        "WARNING:  pg_once janitor of \"a\": inbox_reap: 1 failed, the last error: not today";
     assert_eq!(logged(&cluster, told), 1);
     assert_eq!(logged(&cluster, "ERROR"), 0);
 
@@ -82,7 +83,8 @@ async fn a_table_that_stays_locked_is_one_line_of_the_log() {
     let cluster = launch("a");
     let client = cluster.create_database_with_extension("a").await.unwrap();
     let failed = "select failed >= 3 from once.janitor where task = 'inbox_reap'";
-    let told = "WARNING:  pg_once janitor of \"a\": inbox_reap: 1 failed, the last said: canceling";
+    let told =
+        "WARNING:  pg_once janitor of \"a\": inbox_reap: 1 failed, the last error: canceling";
     for lines in 1..=2 {
         let holder = cluster.connect("a").await.unwrap();
         let lock = "begin; lock table once.inbox in access exclusive mode";

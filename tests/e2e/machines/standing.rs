@@ -22,7 +22,7 @@ async fn one_call_says_who_has_a_row_what_failed_and_what_happens_next() {
     assert_eq!(observer.show(get).await, "ready|~|~|~|f|~|~|~|f");
     assert_eq!(
         observer.show(NEXT).await,
-        "Nobody is at it: the next claim or transition moves it on."
+        "No action has the row: it waits for the next claim or transition."
     );
     let claim = "select token from once.action_claim('job', '1', 'run', 'worker', holder => 'w-7')";
     let first = play.show(claim).await;
@@ -33,9 +33,12 @@ async fn one_call_says_who_has_a_row_what_failed_and_what_happens_next() {
     );
     assert!(told.ends_with("|1|~|f"), "{told}");
     let next = observer.show(NEXT).await;
-    assert!(next.contains("finishes or releases it within"), "{next}");
     assert!(
-        next.contains("else a sweep puts it back to \"ready\""),
+        next.contains("finishes or releases the row within"),
+        "{next}"
+    );
+    assert!(
+        next.contains("else a sweep puts the row back to \"ready\""),
         "{next}"
     );
     play.show(&format!(
@@ -51,7 +54,10 @@ async fn one_call_says_who_has_a_row_what_failed_and_what_happens_next() {
     // Its lease is over, and nobody sweeps.
     play.show("select once.action_expire('job', '1')").await;
     let next = observer.show(NEXT).await;
-    assert!(next.contains("none has ended well lately"), "{next}");
+    assert!(
+        next.contains("no such sweep has succeeded lately"),
+        "{next}"
+    );
     // A sweep that cannot.
     play.show(
         "create function refuse() returns trigger language plpgsql as $$ begin raise 'not today'; end $$;
@@ -61,7 +67,7 @@ async fn one_call_says_who_has_a_row_what_failed_and_what_happens_next() {
     .await;
     let next = observer.show(NEXT).await;
     assert!(
-        next.contains("Sweeps that failed to put it back to \"ready\": 1;"),
+        next.contains("Sweeps that failed to put the row back to \"ready\": 1;"),
         "{next}"
     );
     assert!(observer.show(get).await.contains("|2|not today|"));
@@ -93,7 +99,7 @@ async fn a_cancelled_row_an_orphan_and_a_terminal_one_say_so() {
     assert!(
         play.show(&next(1))
             .await
-            .contains("is told of the cancellation")
+            .contains("learns of the cancellation")
     );
     play.show(&format!(
         "select * from once.action_release('job', '1', {token})"

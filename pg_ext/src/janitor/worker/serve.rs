@@ -1,9 +1,9 @@
 //! A worker: one pass over all tasks of one database.
 //!
 //! A task goes on while more is waiting, up to its share of the pass, so that no task waits long for another. A task
-//! that fails stops no other and rests for once.janitor_naptime. Its second failure in a row is logged, and no later
-//! failure until the task has succeeded. The first failure is not logged, because its cause may be a lock that is held
-//! for a moment.
+//! that fails stops no other and rests for once.janitor_naptime. Its second failure in a row is logged; later failures
+//! are not logged until the task has succeeded. The first failure is not logged, because its cause may be a lock that
+//! is held for a moment.
 
 use super::board::{self, Answer, PassSlot, Troubles};
 use super::server;
@@ -23,9 +23,10 @@ const BATCH: i32 = 1_000;
 /// How long one task may go on in a pass.
 const SHARE: Duration = Duration::from_millis(500);
 
-const AGAIN: &str = "It tries again after once.janitor_naptime, and logs this once until it has gone well. See once.janitor_status() and once.doctor().";
+const AGAIN: &str = "The worker retries after once.janitor_naptime. It does not log this failure again until a retry has succeeded. See once.janitor_status() and once.doctor().";
 
-/// Runs one pass and ends. If it gives no answer, the launcher waits before the next pass over this database.
+/// Runs one pass and exits. If the worker leaves no answer in its slot, the launcher waits before the next pass over
+/// this database.
 pub fn main(database: Oid, slot: usize) {
     server::begin();
     server::connect(database);
@@ -70,8 +71,8 @@ impl Pass {
         slot.put_answer(pass.answer(begin), pass.troubles);
     }
 
-    /// Notes whether a turn failed, and logs the second failure in a row. once.janitor has the failure already, unless
-    /// the whole transaction failed.
+    /// Notes whether the task failed, and logs the second failure in a row. The sweep has stored the failure in the
+    /// table once.janitor, unless the sweep's whole transaction was rolled back.
     fn note(&mut self, task: Task, bit: u32, swept: &Swept) {
         self.more |= swept.more;
         if swept.failed == 0 {
@@ -82,7 +83,7 @@ impl Pass {
         if self.troubles.failing & !self.troubles.logged & bit != 0 {
             let error = swept.last_error.as_deref().unwrap_or_default();
             let (name, failed) = (task.name(), swept.failed);
-            warn(&format!("{name}: {failed} failed, the last said: {error}"));
+            warn(&format!("{name}: {failed} failed, the last error: {error}"));
             self.troubles.logged |= bit;
         }
         self.troubles.failing |= bit;
