@@ -108,6 +108,9 @@ SLOT=$(tr -c 'a-z0-9\n' _ <<<"${SLOT,,}" | cut -c 1-63)
 OUR_SLOT="FROM pg_replication_slots WHERE slot_name = '$SLOT' AND (database IS NULL OR database IN ('$NAME', '${NAME}_moved'))"
 LIST=$(printf "'%s'," "${NAMES[@]}")
 LIST=${LIST%,}
+# One move at a time: another run would take the database away that this one fills, or write its map over this one's.
+exec 9>"$MAP.lock"
+flock -w 5 9 || die "another move with $MAP goes on"
 export PGCONNECT_TIMEOUT=${PGCONNECT_TIMEOUT:-10}
 
 # Steps -----------------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ until_true() {
 # `sql CLUSTER DATABASE [SQL]`: bare rows; without SQL it comes from the standard input. A commit waits for no standby: the
 # copy of a cluster has none yet.
 sql() {
-    PGOPTIONS="${PGOPTIONS:-} -c synchronous_commit=local" psql -w -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"}
+    PGOPTIONS="${PGOPTIONS:-} -c synchronous_commit=local" psql -w -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"} 9>&-
 }
 # A server that does not answer is an error here, never a "no".
 ask() { sql "$@" || die "$1 did not answer, or refused"; }
@@ -185,7 +188,7 @@ is_true() {
 }
 has() { is_true "$1" postgres "SELECT EXISTS (SELECT FROM pg_database WHERE datname = '$2')"; }
 size() { ask "$1" postgres "SELECT pg_size_pretty(pg_database_size('$2'))"; }
-program() { "$1" -w -h "${2%:*}" -p "${2##*:}" "${@:3}"; }
+program() { "$1" -w -h "${2%:*}" -p "${2##*:}" "${@:3}" 9>&-; }
 admin() {
     psql -w -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2" || die "the pooler at $1 did not answer, or refused"
 }
@@ -194,7 +197,7 @@ admin() {
 homes() { # pooler
     admin "$1" 'SHOW DATABASES' | awk -F '|' -v names=" ${NAMES[*]} " '
         NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
-        index(names, " " $at["name"] " ") { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
+        index(names, " " $at["name"] " ") && $at["database"] == $at["name"] { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
 }
 
 # Afterwards the log is flushed, with all that clients have committed before: with synchronous_commit = off, the end of
@@ -234,7 +237,7 @@ check() {
     SERVED=1
     for pooler in "${POOLERS[@]}"; do
         found=$(homes "$pooler")
-        [ "$(wc -l <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}"
+        [ "$(wc -l <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}" "Each needs a line, without another dbname."
         if grep -qvE " ($FROM|$TO) .$" <<<"$found"; then
             die "the pooler at $pooler sends clients elsewhere:" "$found" "Look at --from, and at $MAP."
         fi
@@ -242,12 +245,16 @@ check() {
         if grep -qv " $TO 0$" <<<"$found"; then SERVED=''; fi
     done
     for name in "${NAMES[@]}"; do
-        [ "$(grep -E "^[[:space:]]*${name}[[:space:]]*=" "$MAP" | grep -cE "host=.*port=|port=.*host=")" = 1 ] || die "$MAP has no line \"$name = host=... port=...\""
+        [ "$(grep -E "^[[:space:]]*\"?${name}\"?[[:space:]]*=" "$MAP" | grep -cE "host=.*port=|port=.*host=")" = 1 ] || die "$MAP has no line \"$name = host=... port=...\""
     done
     found=$(ask "$FROM" postgres "SELECT m.datname FROM pg_database m JOIN pg_database d ON m.datname = d.datname || '_moved' WHERE d.datname IN ($LIST) LIMIT 1") || exit 2
     [ -z "$found" ] || die "$found is at $FROM, of an earlier move" "Look at it, and drop it there: DROP DATABASE \"$found\""
     found=$(prepared "$FROM" "$LIST") || exit 2
     [ -z "$found" ] || die "prepared transactions are open: $found" "COMMIT PREPARED or ROLLBACK PREPARED them."
+    # In a copy of the cluster they would take changes away from those that they are copies of.
+    found=$(ask "$FROM" postgres "SELECT string_agg(subname || ' in ' || datname, ', ') FROM pg_subscription JOIN pg_database d ON d.oid = subdbid
+        WHERE subenabled AND ('$COMMAND' = 'split' OR datname IN ($LIST))") || exit 2
+    [ -z "$found" ] || die "subscriptions are enabled: $found" "No move carries them: ALTER SUBSCRIPTION ... DISABLE, and make them again at the new home."
 }
 
 # A server looks at pg_hba.conf before it looks whether the database exists; `$2` is what it said.
@@ -285,13 +292,20 @@ check_target() {
         missing=$(ask "$TO" postgres "SELECT string_agg(r, ' ') FROM unnest(ARRAY[NULL${roles:+,}${roles//$'\n'/,}]) r
             WHERE r NOT IN (SELECT rolname FROM pg_roles)") || exit 2
         [ -z "$missing" ] || die "these roles are missing at $TO: $missing" "Make them there first: pg_dumpall --roles-only."
-        if [ "$COMMAND" = move-dump ]; then
-            program pg_dump "$FROM" --schema-only --lock-wait-timeout=5s -d "$NAME" >/dev/null || die "pg_dump cannot dump $NAME"
-        fi
+        [ "$COMMAND" = move-logical ] || rehearse
     else
         has "$FROM" "$NAME" || has "$FROM" "${NAME}_moved" || die "$NAME is in neither cluster"
         [ "$COMMAND$slot" != move-logical ] || die "$FROM has no slot $SLOT: a move-dump of $NAME has begun, or the slot was lost" "Run move-dump again, or give the move up first: docs/how-to/shards.md."
     fi
+}
+
+# The schema alone, while clients do not wait: an extension, a locale or a tablespace may be missing at the target.
+rehearse() {
+    local failed=''
+    create_coming "$NAME"
+    program pg_dump "$FROM" -Fc --schema-only --lock-wait-timeout=5s -d "$NAME" | program pg_restore "$TO" --exit-on-error -d "${NAME}_coming" || failed=1
+    ask "$TO" postgres "DROP DATABASE \"${NAME}_coming\""
+    [ -z "$failed" ] || die "$NAME cannot be dumped, or not restored at $TO: see above"
 }
 
 pause() {
@@ -302,7 +316,7 @@ pause() {
         while read -r name where paused; do
             if [ "$where $paused" != "$FROM 0" ]; then continue; fi
             status=0
-            timeout "$PATIENCE" psql -w -X -q -h "${pooler%:*}" -p "${pooler##*:}" -d pgbouncer -c "PAUSE \"$name\"" </dev/null || status=$?
+            timeout "$PATIENCE" psql -w -X -q -h "${pooler%:*}" -p "${pooler##*:}" -d pgbouncer -c "PAUSE \"$name\"" </dev/null 9>&- || status=$?
             case $status in
             0) ;;
             124) note "$name: a transaction goes on; the next step ends its session" ;;
@@ -315,7 +329,7 @@ pause() {
 # The map is a file of the pooler: the line of each database is changed, and read again.
 map() {
     local pooler copy found line
-    line="^([[:space:]]*($(IFS='|' && echo "${NAMES[*]}"))[[:space:]]*=(.*[[:space:]])?)"
+    line="^([[:space:]]*\"?($(IFS='|' && echo "${NAMES[*]}"))\"?[[:space:]]*=(.*[[:space:]])?)"
     copy=$(mktemp "$MAP.XXXXXX")
     cp -p "$MAP" "$copy"
     sed -E -e "s#${line}host=[^[:space:]]*#\1host=${TO%:*}#" -e "s#${line}port=[^[:space:]]*#\1port=${TO##*:}#" "$MAP" >"$copy"
@@ -392,14 +406,16 @@ is_ready() {
 
 start_copy() {
     if ! pg_ctl -D "$DATA" status >/dev/null; then
-        pg_ctl -D "$DATA" -w -t 3600 -l "$DATA.log" -o "-p ${TO##*:} $OPTIONS" start >/dev/null || true
+        pg_ctl -D "$DATA" -w -t 3600 -l "$DATA.log" -o "-p ${TO##*:} $OPTIONS" start >/dev/null 9>&- || true
     fi
     # It may be one that an earlier run has started.
     until_true "the copy" is_ready
-    local found
+    local found there
     found=$(ask "$FROM" postgres 'SELECT system_identifier FROM pg_control_system()')
     is_true "$TO" postgres "SELECT system_identifier = $found FROM pg_control_system()" || die "$TO is no copy of $FROM"
-    [ "$(offered "$FROM")" = "$(offered "$TO")" ] || die "pg_once is not installed on this machine as at $FROM" "Install the same version, and run the command again."
+    found=$(offered "$FROM")
+    there=$(offered "$TO")
+    [ "$found" = "$there" ] || die "pg_once is not installed on this machine as at $FROM" "Install the same version, and run the command again."
     if is_standby; then
         found=$(ask "$TO" postgres 'SHOW synchronous_standby_names')
         [ -z "$found" ] || die "$TO would wait for the standbys of $FROM: $found" \
@@ -417,7 +433,7 @@ is_standby() { is_true "$TO" postgres 'SELECT pg_is_in_recovery()'; }
 # Whether the copy has replayed up to `$1`.
 has_replayed() {
     local behind
-    is_standby || die "$TO was promoted meanwhile" "Run the command again."
+    is_standby || die "$TO was promoted by others, perhaps before it had everything" "Give the split up, or go on without what it lacks: docs/how-to/shards.md."
     behind=$(ask "$TO" postgres "SELECT greatest(pg_wal_lsn_diff('$1', pg_last_wal_replay_lsn()), 0)") || exit 2
     echo "$behind bytes"
     [ "$behind" -le 0 ]
@@ -477,7 +493,7 @@ split() {
         check_split
         step "copy the whole cluster at $FROM to $DATA; a replication slot, $SLOT, keeps the log for it."
         copy_cluster
-        step "start the copy as a standby on port ${TO##*:}."
+        step "start the copy as a standby on port ${TO##*:}. Where it stands still, $DATA.log, listen_addresses or hot_standby says why."
         start_copy
         step "wait until the copy has caught up. Where it stands still, the log of $TO says why."
         follow
@@ -526,7 +542,7 @@ carry() {
     has "$TO" "$NAME" && return
     allow "$FROM" "${NAME}_moved" true
     create_coming "${NAME}_moved"
-    report "${NAME}_moved" &
+    report "${NAME}_moved" 9>&- &
     REPORTER=$!
     program pg_dump "$FROM" -Fc -d "${NAME}_moved" | program pg_restore "$TO" --exit-on-error -d "${NAME}_coming"
     end_report
@@ -543,7 +559,7 @@ switch() {
 }
 
 move_dump() {
-    step "look whether $NAME can go from $FROM to $TO. Nothing is changed."
+    step "look whether $NAME can go from $FROM to $TO. Its tables are tried in ${NAME}_coming at $TO, which is dropped again."
     check
     check_target
     if [ -n "$SERVED" ]; then
@@ -570,10 +586,10 @@ check_logical() {
     is_true "$FROM" postgres "SELECT current_setting('wal_level') = 'logical'" || die "wal_level at $FROM is not logical"
     bad=$(ask "$FROM" "$NAME" "SELECT string_agg(c.oid::regclass::text, ' ') FROM pg_class c
         WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.oid >= 16384 AND NOT CASE c.relreplident
-            WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+            WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
             WHEN 'i' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
             ELSE c.relreplident = 'f' END") || exit 2
-    [ -z "$bad" ] || die "these have no replica identity, and their updates would fail: $bad" "Give each a primary key, or ALTER TABLE ... REPLICA IDENTITY FULL."
+    [ -z "$bad" ] || die "these have no replica identity, and their updates would fail: $bad" "Give each a primary key that is not deferrable, or ALTER TABLE ... REPLICA IDENTITY FULL."
     bad=$(ask "$FROM" "$NAME" "SELECT count(*) FROM pg_largeobject_metadata") || exit 2
     [ "$bad" = 0 ] || die "large objects are not replicated" "Use move-dump."
 }
@@ -662,8 +678,9 @@ drain() {
 finish() {
     if has "$TO" "$NAME"; then return; fi
     allow "$FROM" "${NAME}_moved" true
-    sql "$FROM" "${NAME}_moved" "SELECT format('SELECT pg_catalog.setval(%L, %s);', format('%I.%I', schemaname, sequencename), last_value)
-        FROM pg_sequences WHERE last_value IS NOT NULL" | sql "$TO" "${NAME}_coming" >/dev/null
+    sql "$FROM" "${NAME}_moved" "SELECT format('SELECT format(''SELECT pg_catalog.setval(%%L, %%s, %%L);'', %L, last_value, is_called) FROM %s;', s, s)
+        FROM (SELECT format('%I.%I', schemaname, sequencename) AS s FROM pg_sequences) q" |
+        sql "$FROM" "${NAME}_moved" | sql "$TO" "${NAME}_coming" >/dev/null
     if is_subscribed; then
         # In one transaction: a subscription without a slot could not be enabled again.
         ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION DISABLE;

@@ -163,6 +163,38 @@ fn not_let_in(world: &World, rejected: &str, words: &str, refusal: &str) {
     reload();
 }
 
+/// Made in a database, the move that is refused, what it says, and how it is taken away.
+const REFUSED: [(&str, &str, &str); 2] = [
+    (
+        "create table late (a integer primary key deferrable)",
+        "no replica identity, and their updates would fail: late",
+        "drop table late",
+    ),
+    (
+        "create subscription s connection 'dbname=none' publication p with (connect = false);
+         alter subscription s enable",
+        "subscriptions are enabled: s in day_logical",
+        "alter subscription s disable; alter subscription s set (slot_name = none); drop subscription s",
+    ),
+];
+
+/// What cannot be restored is refused before clients wait, and so is a second move beside the first.
+fn not_begun(world: &World) {
+    let first = &world.cluster;
+    let place = "create tablespace away location ''";
+    first.psql("postgres", place).unwrap();
+    let table = "create table placed () tablespace away";
+    first.psql("shop_2", table).unwrap();
+    let refused = world.refused("move-dump shop_2", false);
+    assert!(refused.contains("shop_2 cannot be dumped"), "{refused}");
+    first.psql("shop_2", "drop table placed").unwrap();
+    first.psql("postgres", "drop tablespace away").unwrap();
+    let paused = world.beside_another("move-logical shop_2", || {
+        world.refused("move-dump shop_2", false)
+    });
+    assert!(paused.contains("another move with"), "{paused}");
+}
+
 /// A pooler that died has forgotten the pause: clients get errors until the move is done, and ask again. An earlier run
 /// had stopped at the fence, where the subscription is disabled, and the log has gone on since.
 async fn pooler_dies(world: &mut World, running: &Running) {
@@ -198,8 +230,18 @@ async fn a_shard_moves_by_replication_to_a_newer_version_whose_janitor_waits_for
     let Some((world, newer)) = World::of_two_servers(older.unwrap_or(new)).await else {
         return;
     };
+    for (make, refusal, undo) in REFUSED {
+        world.cluster.psql(DAYS[1], make).unwrap();
+        let refused = world.refused("move-logical day_logical", false);
+        assert!(refused.contains(refusal), "{refused}");
+        world.cluster.psql(DAYS[1], undo).unwrap();
+    }
+    let begins = "create sequence numbers; select setval('numbers', 1000, false)";
+    world.cluster.psql(DAYS[1], begins).unwrap();
     world.run("move-logical day_logical", false);
     goes_on(&world, 1).await;
+    let next = newer.psql(DAYS[1], "select nextval('numbers')").unwrap();
+    assert_eq!(next, "1000");
 
     // In shop_0 the janitor has something to do: a lease that is over.
     let task = "select done, served_by from once.janitor_status() where task = 'key_abandon'";
@@ -275,6 +317,7 @@ async fn shards_move_under_fire_and_each_order_is_made_once() {
     })
     .await;
 
+    block_in_place(|| not_begun(&world));
     given_up(&world, &running).await;
     given_up_by_the_page(&world).await;
     let idle = world.pooler.connect("shop_2").await.unwrap();

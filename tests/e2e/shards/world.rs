@@ -74,6 +74,7 @@ impl World {
             // A move must flush what clients have committed. (The long form kills the source, which may lose it.)
             .setting("synchronous_commit", if is_long() { "on" } else { "off" })
             .setting("wal_writer_delay", "1s")
+            .setting("allow_in_place_tablespaces", "on")
             .setting(RETRY.0, RETRY.1)
             .launch()
             .unwrap();
@@ -173,6 +174,18 @@ impl World {
         let output = self.script(words, back).arg("--yes").output().unwrap();
         assert!(!output.status.success(), "{words}");
         String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// While another run waits for the answer to its first question.
+    pub fn beside_another<T>(&self, words: &str, action: impl FnOnce() -> T) -> T {
+        let mut other = self.script(words, false);
+        let other = other.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut other = other.spawn().unwrap();
+        let first = BufReader::new(other.stdout.take().unwrap()).lines().next();
+        assert!(first.unwrap().unwrap().starts_with("step 1 of"));
+        let did = action();
+        kill(&mut other);
+        did
     }
 
     /// What it says where a person answers its first question so.
