@@ -1,4 +1,4 @@
--- action: one row's work that can die half-way, under a lease.
+-- action: work on one row, under a lease, by a worker that may die half-way.
 --
 -- An action's life in the order of its calls:
 --   action_claim     moves the row from its step's status to claim_into and hands out a token (one row in
@@ -10,8 +10,9 @@
 -- An ended lease stays for 24 hours, or until the next claim, so that a repeated call gets the same answer.
 -- The lease stores the row's next statuses, so the user's table needs no column for them.
 
--- Finish and release change no indexed column, so they are HOT updates. look_at is not later than the end of
--- the lease; the sweep moves it. `id` is the first 16 bytes of SHA-256(machine, 0x00, row_id), in UTF-8.
+-- Finish and release change no indexed column, so they are HOT updates. Calls leave look_at at or before the end of
+-- the lease; only the sweep sets it to a later time. `id` is the first 16 bytes of SHA-256(machine, 0x00, row_id), in
+-- UTF-8.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -50,11 +51,11 @@ COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s 
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
 COMMENT ON COLUMN once.action_lease.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.action_lease.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row wears while the lease is held.';
+COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row has while the lease is held.';
 COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a sweep puts the row back into.';
-COMMENT ON COLUMN once.action_lease.step_key IS 'The step that the row was claimed for. NULL, and successful_state too: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.step_key IS 'The step that the row was claimed for. NULL, as is successful_state: action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.step_status IS 'The status that the step began in; NULL: the same as revert_to.';
-COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into. NULL, and step_key too: adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into. NULL, as is step_key: action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.note IS 'The error of action_release or of the last sweep.';
@@ -69,7 +70,7 @@ CREATE FUNCTION once.action_claim(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
 $$Claims one row for one step; never waits for a row or lease. requester: selects the claim state; lease: default the step's, then once.action_lease; holder: a new UUID per attempt; version: only at this version. outcome: claimed (commit before any foreign call), in_progress (retry after retry_after), cancelling (tear down), refused (other status or version, or no such requester), not_found, unclaimed (use transition).
-Errors: 42704 no such machine; 22023 bad argument; ON002 a trigger or policy keeps the row back; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
+Errors: 42704 no such machine; 22023 bad argument; ON002 a trigger or policy suppresses the update; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.action_claim(
     machine text, id "any", step_key text, requester text = NULL, lease interval = NULL, holder text = NULL,
@@ -98,7 +99,7 @@ CREATE FUNCTION once.action_finish(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, json) IS
 $$Ends an action that succeeded, in the transaction of its writes; call it first there. patch: a JSON object of other columns to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, release, tear down).
-Errors: ON001 the lease is lost: delete what the action made outside, unless the HINT says to look first; ON006 this token has finished it already; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
+Errors: ON001 the lease is lost: delete what the action made outside the database, unless the HINT says to look first; ON006 this token has finished it already; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_finish(
     machine text, id "any", token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
@@ -122,7 +123,7 @@ COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
 CREATE FUNCTION once.action_expire(machine text, id text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; after it the holder gets ON001. A row whose revert failed and was deferred is tried again by the next sweep. false: no lease is alive and nothing is deferred. Waits for a transaction that has the lease locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. A row whose revert failed and was deferred is tried again by the next sweep. false: no lease is alive and nothing is deferred. Waits for a transaction that has the lease locked.
 Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the machine's owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.action_expire(machine text, id "any")
@@ -160,5 +161,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). In each machine the first to end comes first. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Within each machine the lease that ends first comes first. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

@@ -1,7 +1,7 @@
 -- cancel: a teardown whose terminal state comes last.
 --
 -- A teardown in the order of its calls; any session may repeat each of them:
---   cancel_request   sets the row's flag: from now on nothing starts, and the holder of a lease reads `cancelling`;
+--   cancel_request   sets the row's flag: from now on no action starts, and the holder of a lease reads `cancelling`;
 --                    one row in once.cancel;
 --   cancel_refund    marks every undecided item and credits the wallet, in one statement; a row in once.refund;
 --   cancel_items     lists the marked items; the caller deletes their artifacts;
@@ -55,7 +55,7 @@ CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
 COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
 COMMENT ON COLUMN once.refund.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.refund.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.refund.relation IS 'The machine''s table at the time.';
+COMMENT ON COLUMN once.refund.relation IS 'The machine''s table when the refund ran.';
 COMMENT ON COLUMN once.refund.pass IS 'Number of the refund within its teardown, as once.cancel.pass was then.';
 COMMENT ON COLUMN once.refund.at IS 'When the refund ran.';
 COMMENT ON COLUMN once.refund.items IS 'Items that the refund marked.';
@@ -69,7 +69,7 @@ CREATE FUNCTION once.cancel_request(machine text, id text, OUT outcome text, OUT
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
 COMMENT ON FUNCTION once.cancel_request(text, text) IS
 $$Sets the row's cancel flag. outcome: teardown (no action runs and none can start: tear down), accepted (the row is in a claim state: its holder reads cancelling, releases and tears down; if it dies, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal status), not_found.
-Errors: 42704 no such machine; 22023 the machine declares no cancel; ON002 a trigger or policy keeps the row back; 42501 no right to update the table.$$;
+Errors: 42704 no such machine; 22023 the machine declares no cancel; ON002 a trigger or policy suppresses the update; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.cancel_request(machine text, id "any", OUT outcome text, OUT status text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
@@ -82,8 +82,8 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of items that match when, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
-Errors: ON002 the row is not flagged, is leased or in another terminal status, or a trigger or policy keeps an item or the wallet back or changes an item; 22023 an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
+$$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of the items for which when is true, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: some items are undecided; pass: for cancel_confirm.
+Errors: ON002 the row is not flagged, is leased or in another terminal status, or a trigger or policy suppresses an update or changes an item; 22023 an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id "any", max_items integer = NULL,
@@ -145,8 +145,8 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items that match when. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again after a TRUNCATE has the refunds of both rows. Reads as the tables' owner.
-Errors: 42704 no such machine; 22023 it declares no refund; 55000 in a session with temporary objects.$$;
+$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items for which when is true. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again after a TRUNCATE has the refunds of both rows. Reads as the tables' owner.
+Errors: 42704 no such machine; 22023 the machine declares no refund; 55000 in a session with temporary objects.$$;
 
 CREATE FUNCTION once.cancel_audit(
     machine text, id "any",

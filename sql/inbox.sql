@@ -7,8 +7,8 @@
 --   inbox_accept   by a duplicate: waits for a transaction that is still handling the message. It returns the
 --                  verdict, or accepts the message if that transaction was rolled back (also to a savepoint);
 --   (ttl ends)     the message counts as new, and the sweep task inbox_reap deletes the row.
--- A step of a saga has one row for its action and its compensation (inbox_barrier, after the "sub-transaction barrier"
--- of DTM):
+-- A step of a saga has one row for its action and its compensation (inbox_barrier, modelled on the "sub-transaction
+-- barrier" of DTM):
 --   status a       the action ran;
 --   status c       it ran and was compensated;
 --   status s       its compensation came first: neither action nor compensation ever runs.

@@ -27,7 +27,7 @@ COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing
 COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: one per failed try of a row, per due row of a table that could not be locked, per failed subscriber. A task that failed as a whole counts 1.';
 COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure. It stays after good runs.';
-COMMENT ON COLUMN once.janitor.last_error_at IS 'When that was.';
+COMMENT ON COLUMN once.janitor.last_error_at IS 'When the last failure was.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 

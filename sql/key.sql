@@ -153,7 +153,7 @@ COMMENT ON COLUMN once.scope.gone_for_us IS 'How long a key stays gone after its
 COMMENT ON COLUMN once.scope.max_lease_life_us IS 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.scope.retry_after_us IS 'The longest retry_after while another attempt has the lease, in microseconds; NULL: once.retry_after.';
 COMMENT ON COLUMN once.scope.on_expiry IS 'What happens to a key whose lease expired: resume (the next claim goes on) or park (it waits for key_resolve); NULL: resume.';
-COMMENT ON COLUMN once.scope.max_attempts IS 'NULL: 25; 0: no limit.';
+COMMENT ON COLUMN once.scope.max_attempts IS 'Attempts until a key is parked; NULL: 25; 0: no limit.';
 COMMENT ON COLUMN once.scope.keep_request IS 'True: once.key keeps the request of the first claim; false or NULL: it does not.';
 COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.';
 COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. The oid counts in the incarnation that wrote it. Elsewhere (after a restore) the name counts, and without a role of that name only superusers may use the scope.';
@@ -186,7 +186,7 @@ CREATE FUNCTION once.key_claim(
     OUT lease_left interval, OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
 COMMENT ON FUNCTION once.key_claim(text, text, json, interval, interval, text, bytea) IS
-$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; or its fingerprint of 32 bytes; holder: a fresh UUID text per attempt.
+$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; or fingerprint: 32 bytes; holder: a fresh UUID text per attempt.
 outcome: claimed (run it), resumed (go on from recovery_point), replayed (return response_*), in_progress (try again after retry_after; lease_left: rest of the lease), mismatched (another request), gone (past its ttl), parked (needs key_resolve).
 Errors: 22023 bad argument, 42501 the scope has another owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction, ON007 a key of another shard.$$;
 
@@ -274,7 +274,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease had expired at the last sweep (key_abandon). It skips parked and locked keys; above READ COMMITTED also keys that have changed. request is filled where the scope has keep_request. A holder that has live keys gets them again, and no new ones.
+$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease had expired at the last sweep (key_abandon). It skips parked and locked keys; above READ COMMITTED also keys that have changed since the snapshot. request is filled where the scope has keep_request. A holder whose leases are alive gets these keys again, and no new ones.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(

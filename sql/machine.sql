@@ -4,7 +4,7 @@
 --   machine_define   checks the whole definition and stores it in once.machine;
 --   machine_guard    puts triggers on the user's tables that refuse every undeclared write;
 --   transition       makes one declared move of one row, or says why not;
---   machine_check    compares the definition with what the tables have become;
+--   machine_check    compares the definition with the tables as they are now;
 --   machine_assert   raises an error while no sweep covers a claim state;
 --   machine_drop     forgets the definition; the records of refunds stay.
 --
@@ -43,11 +43,12 @@ COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the m
 COMMENT ON COLUMN once.machine.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
 COMMENT ON COLUMN once.machine.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.machine.definition IS 'The normalised definition without the tables'' names and the owner: predicates with every name qualified, leases as text and in microseconds (lease_us).';
-COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports another table that has such a name now.';
+COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports if another table has such a name now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
--- The moves of machines whose definition has history. n orders the moves of a row: the server's clock in microseconds since 2000, or
--- the session's last number plus one. The next sweep (history_reap) deletes rows of a machine without the option.
+-- The moves of machines whose definition has the member history. n orders the moves of a row: the server's clock in
+-- microseconds since 2000, or the session's last number plus one. If a machine's definition no longer has that member,
+-- the next sweep (history_reap) deletes its rows.
 CREATE TABLE once.machine_move (
     n           bigint      NOT NULL,
     at          timestamptz NOT NULL,
@@ -104,14 +105,14 @@ Errors: 42704 no such machine.$$;
 CREATE FUNCTION once.machine_assert()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_assert';
 COMMENT ON FUNCTION once.machine_assert() IS
-$$Call it when a service boots. It raises ON004 if no sweep covers a machine that is open to the caller, and names each such machine and claim state. A machine is covered if an action_release sweep of it, by any session, ended without failure within once.janitor_grace.
+$$Call it when a service boots. It raises ON004 if no sweep covers a machine that the caller may use, and names each such machine and claim state. A machine is covered if an action_release sweep of it, by any session, ended without failure within once.janitor_grace.
 Errors: ON004.$$;
 
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
 $$Puts triggers on a machine's table and items, or takes them off. They refuse with ON002:
-On the table: an undeclared move; a move into or out of a claim state without a lease; an INSERT that is claimed, cancelled or flagged; a change of the flag, or of the id of a claimed or cancelled row; a DELETE during a teardown.
+On the table: an undeclared move; a move into or out of a claim state without a lease; an INSERT of a claimed, cancelled or flagged row; a change of the flag, or of the id of a claimed or cancelled row; a DELETE during a teardown.
 On the items: setting the marker; changing marker, amount or row of a marked item; deleting it before the row is cancelled; an undecided item of a cancelled row.
 Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the whole transaction again.$$;
 
@@ -131,7 +132,7 @@ CREATE FUNCTION once.transition(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
 $$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: also allows moves of its steps that have no claim state; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
-Errors: ON002 no such move is declared, or a trigger or policy keeps the row back; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
+Errors: ON002 no such move is declared, or a trigger or policy suppresses the update; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(
     machine text, id "any", to_status text, from_status text[] = NULL, patch json = NULL, requester text = NULL,
@@ -152,7 +153,7 @@ CREATE FUNCTION once.machine_list(
     OUT machine text, OUT "table" text, OUT guarded boolean, OUT module text, OUT owner text, OUT states text[])
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_list';
 COMMENT ON FUNCTION once.machine_list() IS
-'A row for each machine: its table''s present name (of a dropped table its number), whether its guard is on, module and owner of the definition, its statuses. Ignores owners. Writes nothing.';
+'A row for each machine: its table''s present name (for a dropped table, its OID), whether its guard is on, module and owner of the definition, its statuses. Ignores owners. Writes nothing.';
 
 CREATE FUNCTION once.machine_diagram(machine text)
 RETURNS text LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_diagram';

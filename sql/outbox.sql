@@ -9,12 +9,12 @@
 --   outbox_ack     appends a receipt: these events of the batch are done;
 --   outbox_nack    (or an expired lease) moves events one by one to once.retry, and from there to once.dead;
 --   outbox_retire  (a sweep) opens another segment, copies the events that are still needed to once.event_kept,
---                  and truncates the old one when no snapshot is left that could miss it.
+--                  and truncates the old one once every snapshot that is left sees these copies.
 --
 -- A lane stores how far it has come as (seen_from, seen_to, last_id): two snapshots and an event id. Events that are
--- visible in seen_to and not in seen_from are the window. They are handed out by id, so far up to last_id. Events of a
--- transaction that was running in seen_from are found by the transaction's id. So an event that commits late is never
--- skipped, and an open transaction delays only its own events.
+-- visible in seen_to and not in seen_from are the window. They are handed out in the order of their ids, so far up to
+-- last_id. Events of a transaction that was running in seen_from are found by the transaction's id. So an event that
+-- commits late is never skipped, and an open transaction delays only its own events.
 --
 -- Lanes: an order_key hashes to one of the lanes 1 to `lanes`, each in one live batch at a time. Events without
 -- order_key are spread over the lanes 0 and -2 to -8, so that takes do not wait for each other; 64 consecutive ids
@@ -25,7 +25,7 @@
 -- segment as any INSERT does, and then makes sure that the segment is still the current one.
 
 CREATE SEQUENCE once.event_id AS bigint;
-COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. It may go back after a lost commit: delivery keys do not depend on it alone.';
+COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. It may go back after a lost commit, so delivery keys do not depend on it alone.';
 SELECT pg_catalog.pg_extension_config_dump('once.event_id', '');
 -- Topics and subscribers have a sequence of their own, because event ids exceed an integer after two billion. A number
 -- is never used again, so that no new subscriber finds rows of a dropped one.
@@ -364,7 +364,7 @@ CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
 $$Marks events of the batch as delivered (NULL: all that it still holds). Returns how many events this call acked. Concurrent handlers must name their events.
-Errors: ON006 an earlier transaction has acked one of the events with this token (NULL: the last of the batch); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+Errors: ON006 an earlier transaction has acked one of the events with this token (event_ids NULL: the batch's last event); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -400,7 +400,7 @@ $$Removes a topic that has no subscribers left. Errors: 55006 it has subscribers
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters), which begins with later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens count. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
+$$Creates a subscriber (1 to 100 characters), which begins with later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens are remembered. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
 Errors: 42704, 22023 an option or value, 42501 another owner, 40001 a lost race, 25006.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text)

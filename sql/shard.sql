@@ -22,13 +22,13 @@ SELECT pg_catalog.pg_extension_config_dump('once.shard', '');
 CREATE FUNCTION once.shard_of(routing text, shards integer)
 RETURNS integer LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'pg_once_shard_of';
 COMMENT ON FUNCTION once.shard_of(text, integer) IS
-$$The shard of a routing value, such as a tenant's name: the first 6 bytes of SHA-256(routing in UTF-8), big-endian, modulo shards (1 to 65536). To call it by name a role needs USAGE on schema once; a CHECK (once.shard_of(tenant, 16) = 3) needs no right of a role that writes.
+$$The shard of a routing value, such as a tenant's name: the first 6 bytes of SHA-256(routing in UTF-8), big-endian, modulo shards (1 to 65536). To call it by name a role needs USAGE on schema once. Writes to a table with CHECK (once.shard_of(tenant, 16) = 3) need no such right.
 Errors: 22023 bad argument.$$;
 
 CREATE FUNCTION once.shard_set(shard integer, shards integer, by text = 'key', separator text = '/')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_shard_set';
 COMMENT ON FUNCTION once.shard_set(integer, integer, text, text) IS
-$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the part of the key, message or saga (by => 'scope': of the scope) before the first separator (1 to 10 characters); the whole if there is none. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value, and so does a write to a missing key or message of another shard. Returns the values in force.
+$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the part of the key, message or saga (by => 'scope': of the scope) before the first separator (1 to 10 characters), or the whole text if it has none. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value, and so does a write to a missing key or message of another shard. Returns the values in force.
 Errors: 55006 it is another shard already, 22023 bad argument, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.shard_get()

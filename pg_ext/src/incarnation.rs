@@ -1,9 +1,9 @@
 //! The incarnation of the database: a number that a restore changes. A stored transaction id or role OID is valid
 //! only in the incarnation that wrote it, so the incarnation is stored beside it.
 //!
-//! It is made of two numbers: the system identifier, and a random number in the body of `once.incarnation()`. No table
-//! stores that number, so a restored dump has a new number, and a publication does not copy the number. A physical
-//! copy, a template and pg_upgrade keep the incarnation.
+//! The incarnation is made of the system identifier and a random number in the body of `once.incarnation()`. No table
+//! stores the random number, so a restored dump gets a new one, and a publication does not copy it. A physical copy and
+//! a template keep the incarnation. pg_upgrade keeps only the random number, so it begins a new incarnation.
 
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};

@@ -1,8 +1,8 @@
 //! pg_once: retries that converge. This file is the table of contents.
 //!
-//! The SQL names, arguments and comments are in `sql/`, in files with the stems of the nouns (`guard`,
-//! machine_check and machine_assert are in machine.sql, doctor and verify in metrics.sql). `exports.rs` ties their
-//! symbols to functions, and so imports every noun. The server also calls `janitor/worker` (the background worker) and
+//! The SQL names, arguments and comments are in `sql/`, in files named after the nouns (but `guard`, machine_check and
+//! machine_assert are in machine.sql, doctor and verify in metrics.sql). `exports.rs` connects each C symbol to its
+//! function, and so imports every noun. The server also calls `janitor/worker` (the background worker) and
 //! `guard` (triggers on the users' tables).
 //!
 //! A noun imports only nouns listed before it, and shared mechanisms; a shared mechanism imports no noun

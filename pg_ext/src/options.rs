@@ -1,8 +1,8 @@
 //! The options of the `*_set` functions: a JSON object, read member by member.
 //!
 //! Every member is checked before anything is written. An unknown member is an error; every error names the member.
-//! JSON null resets an option, so every reader answers None for it. The noun knows the meaning of an option, its
-//! default and its column.
+//! JSON null resets an option: every check accepts null, and a check with a result returns None. The calling file knows
+//! the meaning of an option, its default and its column.
 
 use crate::call::{Call, characters, shown, varlena};
 use crate::caller;
@@ -167,7 +167,7 @@ impl<'a> Member<'a> {
         Ok(Some(texts))
     }
 
-    /// 22023 for an option that the noun does not know.
+    /// 22023 for an option that the calling file does not know.
     pub fn unknown(&self) -> Error {
         let problem = match self.name {
             b"" => "must be a JSON object of options".to_owned(),

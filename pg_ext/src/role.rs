@@ -26,13 +26,13 @@ const FORGET: &CStr = c"
      WHERE r.oid = $1 AND g.kind = $2
        AND CASE g.incarnation WHEN $3 THEN g.role = r.oid ELSE g.role_name = r.rolname END";
 
-// Forgets roles that are gone, before their number is used again.
+// Forgets roles that were dropped, before another role gets their oid.
 const TIDY: &CStr = c"
     DELETE FROM once.role_grant g
      WHERE g.incarnation = $1 AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = g.role)";
 
 // The statements that bring the role's rights in line with its remembered kinds: grants of missing routines, and
-// revokes of the routines that only the kind $3 opened.
+// revokes of the routines of the kind $3 that no remembered kind has.
 const STATEMENTS: &CStr = c"
     WITH kinds AS (
         SELECT g.kind FROM once.role_grant g JOIN pg_catalog.pg_roles r

@@ -1,7 +1,7 @@
 //! Result rows: one row of OUT columns, or a set.
 //!
 //! The row type of a function never changes within one version of the library, so each backend builds the type once and
-//! keeps it blessed. A look into the catalog at each call would cost more than a replay.
+//! keeps it blessed. A catalog lookup at each call would cost more than the replay of a stored answer.
 
 use crate::call::Call;
 use pgrx::pg_sys::{self, Datum};

@@ -225,7 +225,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.janitor_naptime",
-        c"Time from the begin of one pass of a background worker over a database to the begin of the next.",
+        c"Time from the start of one pass of a background worker over a database to the start of the next.",
         c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. A database in which nothing is due is swept every half of once.janitor_grace, at most every five minutes. Read again on reload.",
         &JANITOR_NAPTIME,
         LEAST_NAPTIME,

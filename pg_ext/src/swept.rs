@@ -92,7 +92,7 @@ type TaskRun = Record<TaskRunCol, 9>;
 pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
     if let Err(why) = subxact::attempt_briefly(note)? {
         let message = swept.last_error.as_deref().unwrap_or("the run has ended");
-        let message = format!("{message} (not noted: {})", why.message);
+        let message = format!("{message} (the run could not be recorded: {})", why.message);
         swept.add(Swept::failure(1, &message));
     }
     Ok(())
@@ -121,7 +121,7 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Resul
     Ok(())
 }
 
-/// Records the first run. A try-lock lets one session insert; the others would wait for its transaction.
+/// Records the first run. One session inserts, under a try-lock; the others do nothing, for an insert would wait.
 fn insert(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
     let place = call_mark("janitor run", &[Some(task.as_bytes()), Some(machine)]);
     let Some(lock) = TryLock::acquire(place as u64) else {
@@ -155,7 +155,7 @@ fn add(run: &mut TaskRun, swept: &Swept, is_good: bool, now: i64, who: &[u8]) {
     run.put_text(TaskRunCol::ServedBy, Some(who));
 }
 
-/// The stored row is recent and says the same.
+/// The stored run is recent, was good, and has the same served_by.
 fn is_fresh(run: &TaskRun, who: &[u8], now: i64) -> bool {
     let fresh = STILL_FRESH_US.min(settings::janitor_grace_us() / PARTS_OF_GRACE);
     let last = run.raw(TaskRunCol::LastEnd).map(|d| d.value() as i64);

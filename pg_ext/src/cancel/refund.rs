@@ -265,7 +265,7 @@ fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
     }
     Ok(torn.illegal(
         "has a wallet that could not be credited",
-        "A trigger or a policy of the wallet's table keeps the update back, or a trigger of the items wrote to the wallet. \
+        "A trigger or a policy of the wallet's table suppresses the update, or a trigger of the items wrote to the wallet. \
          If the wallet changed just now, call again. Nothing was marked.",
     ))
 }
@@ -292,7 +292,7 @@ impl TornRow {
     fn kept_back(&self) -> Error {
         self.illegal(
             "has items that could not be marked",
-            "A trigger or a policy of the items table keeps updates back. Nothing was marked.",
+            "A trigger or a policy of the items table suppresses updates. Nothing was marked.",
         )
     }
 }

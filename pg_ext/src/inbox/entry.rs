@@ -1,7 +1,7 @@
 //! A message or a step of a saga, and its row in `once.inbox`.
 //!
-//! Rows are found by a hash of the names, which never changes between versions. The hashed bytes begin with NUL, and
-//! the hashed bytes of a key never do. So keys and messages share no lock.
+//! Rows are found by a hash of the names, which every version computes in the same way. The hashed bytes begin with
+//! NUL, and the hashed bytes of a key never do. So keys and messages share no lock.
 
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};
@@ -84,7 +84,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The message of arguments 0 and 1; 42501 unless the caller is a member of the scope's owner.
+    /// The message of arguments 0 and 1. Raises 42501 if the scope has an owner and the caller is no member of it.
     pub fn message(call: &'a Call) -> Result<Entry<'a>> {
         let scope = call.text(0, "scope", SCOPE_MAX)?;
         let name = call.text(1, "message_id", KEY_MAX)?;
@@ -148,7 +148,7 @@ impl<'a> Entry<'a> {
         first_64_bits(&self.id)
     }
 
-    /// Its name in errors.
+    /// The name of the entry in errors.
     pub fn named(&self) -> String {
         let (scope, name) = (shown(self.scope), shown(self.name));
         match self.step {

@@ -97,7 +97,7 @@ fn insert(entry: &Entry, fresh: &InboxRow) -> Result<bool> {
         table::wait_for(xid);
         return Ok(false);
     }
-    // Every insert holds this lock, so a row that is there now was committed before.
+    // Every insert holds this lock, so a row that is found here is already committed.
     if found || entry.find(&table, &Snapshot::latest())?.is_some() {
         return match table::above_read_committed() {
             true => Err(Error::retry_transaction(entry.named())),

@@ -1,7 +1,7 @@
-//! inbox: messages and saga steps that are handled once. `sql/inbox.sql` opens with the life of a row.
+//! inbox: messages and saga steps that are handled once. The top of `sql/inbox.sql` describes the life of a row.
 //!
 //! `entry` is a message or a step and its row. `meet` finds or writes the row, and waits for an open transaction that
-//! has written it. `accept` and `barrier` are the functions.
+//! has written it. `accept` and `barrier` contain the SQL functions.
 
 pub mod accept;
 pub mod barrier;

@@ -1,7 +1,7 @@
 //! `CALL once.sweep_all()`: every task until nothing more is waiting, with a commit after each batch.
 //!
-//! It is not written in PL/pgSQL, which would look names up by the caller's search_path. PL/pgSQL also cannot check
-//! before the first batch whether it may commit.
+//! The procedure is not written in PL/pgSQL, which would look names up by the caller's search_path. PL/pgSQL also
+//! cannot check before the first batch whether it may commit.
 
 use super::sweep::{MOST_SWEPT, run_task};
 use super::task::Task;
@@ -39,8 +39,8 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Runs each task until nothing more is waiting for it. Answers the largest number of rows that one task did. There are
-/// several rounds, because a task can make rows of another task due, and another session can release rows.
+/// Runs each task until nothing more is waiting for it. Answers the largest number of rows that one task processed.
+/// There are several rounds, because a task can make rows of another task due, and another session can release rows.
 fn round(max: i32) -> Result<i64> {
     let mut most = 0;
     for task in Task::ALL {
@@ -49,7 +49,7 @@ fn round(max: i32) -> Result<i64> {
     Ok(most)
 }
 
-/// Runs one task until nothing more is waiting for it. Answers how many rows it did.
+/// Runs one task until nothing more is waiting for it. Answers how many rows it processed.
 fn finish_task(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
     let mut noticed = Instant::now();
@@ -90,7 +90,7 @@ fn batch(task: Task, max: i32) -> Result<Swept> {
         pg_sys::MemoryContextSwitchTo(pg_sys::TopTransactionContext)
     };
     let swept = run_task(task, max, None);
-    // SAFETY: the context from before; an error of the server restores it by itself.
+    // SAFETY: the context from before; after an error of the server, the server itself restores the context.
     unsafe { pg_sys::MemoryContextSwitchTo(before) };
     swept
 }

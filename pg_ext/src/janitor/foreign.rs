@@ -1,5 +1,6 @@
-//! Refuses a task whose tables have an enabled BEFORE ROW trigger or rule. It could silently suppress the writes of a
-//! sweep, which would retry the rows for ever. Other triggers and foreign keys can only raise an error.
+//! Refuses a task whose tables have an enabled BEFORE ROW trigger or rule. Such a trigger or rule could silently
+//! suppress the writes of a sweep, and the sweep would retry the rows for ever. Other triggers and foreign keys can
+//! only raise an error.
 
 use crate::call::{shown, varlena};
 use crate::error::{Error, Kind, Result};
@@ -32,7 +33,7 @@ pub fn ensure_none(tables: &[Name]) -> Result<()> {
             return Err(Error::new(
                 Kind::InUse,
                 format!(
-                    "{object} is not pg_once's, and could keep rows from a sweep (DROP {object})"
+                    "{object} does not belong to pg_once and could suppress writes of a sweep (DROP {object})"
                 ),
             ));
         }

@@ -1,7 +1,7 @@
-//! The time at which the next pass over this database can have something to do, unless somebody writes before.
+//! The time at which the next pass over this database can have something to do, unless somebody writes earlier.
 //!
-//! It is the earliest time at which a row of any task may be due, read from the index that the task's sweep reads. A
-//! due row that the last sweep skipped, because it was locked, is due at once. So the answer is never too late.
+//! It is the earliest time at which a row of any task may be due, read from the index that the task's sweep reads. If
+//! the last sweep skipped a due row because the row was locked, that time is past. So the answer is never too late.
 //! outbox_retire does not count: it only frees space, and a pass after the longest pause is soon enough for that.
 
 use super::task::Task;
@@ -39,7 +39,7 @@ static NEXT_LARGE: Kept = Kept::new(LARGE_KEYS, &[]);
 static MESSAGE: Kept = Kept::new(MESSAGES, &[]);
 static DEDUPE: Kept = Kept::new(DEDUPES, &[]);
 
-/// The time by the real clock. None: nothing is due until somebody writes.
+/// The next due time by the real clock. None: nothing is due until somebody writes.
 pub fn next_due() -> Result<Option<i64>> {
     if settings::fake_now()?.is_some() {
         // A test may set the clock at any time.

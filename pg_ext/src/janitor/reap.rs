@@ -10,14 +10,14 @@ use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 // In all statements: $1 now, $2 the bound, $3 (for keys) the default of gone_for in microseconds. Each answers how many
-// rows it did, and whether it reached the bound. v (for keys) skips a row version that is newer than the statement's
-// snapshot: the key was claimed again, and the snapshot does not show its new steps.
+// rows it processed, and whether it reached the bound. The subquery on v (for keys) skips a row version that is newer
+// than the statement's snapshot: the key was claimed again, and the snapshot does not show its new steps.
 
-// Deletes keys with their steps. later: a finished key that is not due yet is looked at again when its gone_for ends,
-// but at the latest after a day or, if that is longer, after the time since it expired. So a lowered gone_for frees
-// space soon, and a long gone_for costs few writes. An unfinished key is looked at again after its ttl, but not within
-// ten minutes; a running key becomes pending, in case a clock that stepped back has hidden it from key_abandon. These
-// keys count towards the bound, not towards the rows done.
+// Deletes due keys with their steps. The CTE later sets the next reap_at of the other keys. For a finished key that is
+// the end of its gone_for, but at most a day from now or, if that is longer, the time since it expired. So a lowered
+// gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key it is a ttl from now, at least
+// ten minutes. A running key becomes pending, in case a clock that stepped back has hidden it from key_abandon. These
+// keys count towards the bound, not towards the rows processed.
 const KEY_REAP: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
@@ -41,7 +41,7 @@ const KEY_REAP: &CStr = c"
     reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM looked WHERE is_due)) RETURNING 1)
     SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2 FROM reaped";
 
-// over: a key whose gone_for is over, too, is deleted, not emptied.
+// The CTE over: if gone_for has ended as well, the key is deleted, not emptied.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,

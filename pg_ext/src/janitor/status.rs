@@ -21,7 +21,7 @@ use std::ffi::CStr;
 const MOST_DUE: i64 = 10_000;
 
 // In all statements: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the number of due
-// rows, the time since when they are due, and for actions the machine.
+// rows, the time at which the first of them became due and, for actions, the machine.
 
 const OVERDUE_ACTIONS: &CStr = c"
     SELECT LEAST(pg_catalog.count(*), $2), min(l.lease_until), m.machine

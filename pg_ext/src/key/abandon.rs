@@ -1,7 +1,8 @@
 //! The sweep task `key_abandon`: moves unfinished keys whose first lease expired into the index lane [`PENDING`].
 //! Completers read only that lane, so they never read finished keys. Metrics reads a bounded part of the other lane.
 //!
-//! once.key_mark, row '': every key with look_at up to the mark is finished or moved, with two exceptions:
+//! The mark is the row '' of once.key_mark. Every key with look_at up to the mark is finished or moved, with two
+//! exceptions:
 //! - A claim that commits late. Its transaction has locked once.key in ROW EXCLUSIVE mode before the claim reads the
 //!   clock. Each run stores the present mark for each transaction that holds that lock. When such a transaction has
 //!   ended, the next run reads again from the stored mark. Meanwhile the mark advances, so an open transaction delays
@@ -12,7 +13,7 @@
 //! in once.key_mark it reads everything from the beginning, which is slow but correct.
 //!
 //! A clock that steps back by more than a key's lease hides that key from completers, but never from claims. key_reap
-//! finds it at its reap_at (`fill` in claim.rs).
+//! finds the key at its reap_at (`fill` in claim.rs).
 
 use super::identity::KeyId;
 use super::record::{self, BY_LOOK, Col, KeyRow, ORDINARY, TABLE, lane};
@@ -36,7 +37,7 @@ const MOST_READS: usize = 1_000_000;
 const IDLE_US: i64 = 30_000_000;
 
 // $1: once.key. Answers the mark, the oldest mark stored for an ended transaction, and the names of all ended
-// transactions. PREPARE TRANSACTION changes a transaction's name, so it seems to have ended.
+// transactions. PREPARE TRANSACTION changes a transaction's name, so the transaction seems to have ended.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared
@@ -91,7 +92,7 @@ pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     };
     lock.keep();
     if settings::fake_now()?.is_some() {
-        // Other sessions have another clock: reads everything and stores no mark.
+        // Other sessions have another clock, so this run reads everything and stores no mark.
         let bounds = (usize::MAX, usize::MAX);
         let all = OverdueKeys::find(i64::MIN, clock::now_us()?, bounds, usize::MAX)?;
         return move_all(&[all], false).map(Some);

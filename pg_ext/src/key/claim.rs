@@ -1,8 +1,8 @@
 //! `key_claim`.
 //!
-//! Reads first: an answer that needs no claim (replay, in progress, ...) is one index probe and writes nothing. A claim
-//! never waits. It holds a try-lock of the key from its last read to its insert. A dirty snapshot shows whether another
-//! open transaction has inserted or deleted the row.
+//! A call reads first: an answer that needs no claim (replay, in progress, ...) costs one index probe and no write. A
+//! claim never waits. It holds a try-lock of the key from its last read to its insert. A dirty snapshot shows whether
+//! another open transaction has inserted or deleted the row.
 
 use super::decide::{self, KeyDecision};
 use super::fingerprint::Request;
@@ -130,7 +130,7 @@ impl KeyClaim<'_> {
         }
     }
 
-    /// The first claim of a key; `scan` has not found it.
+    /// The first claim of a key; `scan` has found no row.
     fn insert(&self, id: KeyId, scan: Scan) -> Result<Option<Datum>> {
         let table = Table::to_write(TABLE)?;
         let Some(lock) = TryLock::acquire(id.lock_hash()) else {
@@ -142,7 +142,7 @@ impl KeyClaim<'_> {
         if found && dirty.undecided_xid().is_some() {
             return Ok(Some(self.claimed_elsewhere()));
         }
-        // Rows are inserted under this lock only, so a row that is here now was committed before.
+        // Rows are inserted under this lock only, so a row that is found here is already committed.
         let latest = Snapshot::latest();
         if found || scan.again(&latest).advance().is_some() {
             return match table::above_read_committed() {
@@ -183,7 +183,8 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // At most a day (or a ttl, if that is longer) after the ttl: a gone_for that is lowered later frees space soon.
+        // At most a day (or a ttl, if that is longer) after the ttl, so that a gone_for that is lowered later frees
+        // space soon.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(
             Col::ReapAt,

@@ -1,6 +1,6 @@
 //! Events of steps. A step registers `{"topic": …, "payload": …, "order_key": …}`; the write that finishes the key
-//! emits it in its transaction. `on_complete` events go in the order in which the steps ended. `on_abort` events go
-//! newest first, in the reverse order in which the steps began.
+//! emits the event in the same transaction. `on_complete` events are emitted in the order in which the steps ended,
+//! `on_abort` events in the reverse of the order in which the steps began.
 //!
 //! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
 //! by another role, and that write must not fail because of the topic. If all subscribers were dropped meanwhile, the
@@ -36,7 +36,7 @@ pub struct StepEvent<'a> {
 }
 
 impl<'a> StepEvent<'a> {
-    /// None for NULL; 22023 names the argument where the document is wrong.
+    /// None for NULL. If the document is wrong, raises 22023, which names the argument.
     pub fn from_call(
         call: &Call,
         i: usize,
@@ -83,7 +83,7 @@ impl<'a> StepEvent<'a> {
         stored.map(varlena) == Some(varlena(self.json))
     }
 
-    /// Checks that the topic exists, has subscribers, and the caller may use it. The key's end does not check it again.
+    /// Checks that the topic exists, has subscribers, and the caller may use it. Finishing raises no such error.
     pub fn ensure_open(&self) -> Result<()> {
         let topic = Topic::named(&self.topic)?;
         match topic.subscribers {

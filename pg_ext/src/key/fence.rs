@@ -163,9 +163,9 @@ impl<'a> FencedKey<'a> {
                     "a claim with the same request replays the stored answer.",
                 ));
             }
-            KeyStatus::Running => format!("Attempt {} holds it now.", row.i32(Col::Attempt)),
-            KeyStatus::Released => "It was released or resolved for a retry.".to_owned(),
-            KeyStatus::Parked => "It was parked.".to_owned(),
+            KeyStatus::Running => format!("Attempt {} holds the key now.", row.i32(Col::Attempt)),
+            KeyStatus::Released => "The key was released, or a verdict retry was given.".to_owned(),
+            KeyStatus::Parked => "The key was parked.".to_owned(),
             _ => "Another attempt or a verdict has finished the key.".to_owned(),
         };
         Err(self.named.lost(why))

@@ -76,8 +76,8 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     Ok(clock::interval_datum(left.max(0)))
 }
 
-/// Renews the lease from now, never past the claim's time plus max_lease_life. Without `lease`, the lease never gets
-/// shorter. Returns the time left.
+/// Renews the lease from now, never past the claim's time plus max_lease_life. Without `lease`, only a max_lease_life
+/// that was lowered makes the lease shorter. Returns the time left.
 fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64) -> Result<i64> {
     let last = row
         .i64(Col::ClaimedAt)

@@ -13,8 +13,8 @@ pub struct KeyId([u8; 16]);
 
 impl KeyId {
     /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so two pairs never give the same
-    /// input. If the key ends in a UUIDv7 or a ULID, the first four bytes are its time, so that the keys of a minute
-    /// stand in the same few pages of the index.
+    /// input. If the key ends in a UUIDv7 or a ULID, the first four bytes of the id are its time instead, so that the
+    /// keys of one minute share a few pages of the index.
     pub fn hashed(scope: &[u8], key: &[u8]) -> KeyId {
         let key = utf8(key);
         let digest = Sha256::new()

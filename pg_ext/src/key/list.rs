@@ -76,7 +76,7 @@ fn status_of(call: &Call) -> Result<Option<&[u8]>> {
         Some(unknown) => Err(Error::bad_argument(
             "in_status",
             format!("is \"{}\"", shown(unknown)),
-            "It is running, released, parked, finished or gone; NULL: any.",
+            "Give running, released, parked, finished or gone, or NULL for any status.",
         )),
     }
 }

@@ -1,7 +1,7 @@
 //! key: one logical request, one execution. The top of `sql/key.sql` describes the life of a key.
 //!
-//! `record` names the columns of a row. `decide` says how a claim of an existing key is answered; `claim` carries it
-//! out. `hold`, `finish` and `step` write with a token, which `fence` checks. `event` emits the events of steps.
+//! `record` names the columns of a row. `decide` says how a claim of an existing key is answered; `claim` acts on that
+//! decision. `hold`, `finish` and `step` write with a token, which `fence` checks. `event` emits the events of steps.
 //! `inspect`, `list` and `resolve` serve people. `take` serves completers; the sweep task in `abandon` finds their
 //! keys.
 

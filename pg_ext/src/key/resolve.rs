@@ -12,7 +12,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::Datum;
 
-/// The hint for a person, who holds no lease.
+/// Replaces the hint of `lost`, which is for the holder of a lease.
 const SHOWN: &str = "once.key_get shows the status and the attempt of the key.";
 
 /// The verdict on a parked key.

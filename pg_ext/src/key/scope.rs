@@ -118,7 +118,7 @@ impl ScopeOptions {
     }
 }
 
-/// Reserved names: a claim begins at `started`, and only key_complete and key_abort finish a key.
+/// Reserved names: a first claim begins at `started`, and key_advance cannot finish a key.
 pub fn is_no_point(point: &[u8]) -> bool {
     [STARTED, b"finished"].contains(&point)
 }
@@ -177,7 +177,7 @@ const GET: &std::ffi::CStr = c"
                             WHERE r.oid = s.owner AND s.owner_incarnation = $6), s.owner_name)::text)::pg_catalog.json
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
-// Offers again the keys that takes deferred under the old options (take.rs).
+// Offers the keys again that key_take_abandoned has deferred under the old options (take.rs).
 const OFFER: &std::ffi::CStr = c"
     UPDATE once.key SET look_at = lease_until
      WHERE id = ANY (ARRAY(

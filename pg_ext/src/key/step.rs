@@ -205,7 +205,7 @@ pub fn key_step(call: &Call) -> Result<Datum> {
                 step.put(Col::BegunNo, None);
             }
         }
-        // Until the step is done, the present holder may replace its compensation.
+        // Until the step is done, the present holder may replace the step's on_abort event.
         let open = on_abort.as_ref().filter(|_| !step.is_done());
         let registered = register(step, Col::OnAbort, open)?;
         Ok((fresh || registered, begin_values(&write, step, token)))
@@ -244,7 +244,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
     let write = StepWrite::from_call(call)?;
     let token = write.fenced.token;
     let given = call.datum(4);
-    // The present transaction began the step: a crash before the commit would leave no trace of the foreign call.
+    // True if this transaction began the step: a crash before the commit would leave no trace of the foreign call.
     let mut uncommitted = false;
     let registers = on_complete.is_some() || on_abort.is_some();
     // Locks the key even if the step is done: above READ COMMITTED a superseded holder gets 40001.
@@ -298,7 +298,7 @@ pub fn key_rotate(call: &Call) -> Result<Datum> {
         Error::bad_argument(
             "from_version",
             what,
-            "Versions begin at 1; give the one that was refused.",
+            "Versions begin at 1; give the version whose derived key was refused.",
         )
     };
     let version = write.change(false, |step, _| {

@@ -144,7 +144,7 @@ impl Definition {
         all.filter_map(|(list, i, emit)| Some((element(list, i), emit.as_deref()?)))
     }
 
-    /// Moves are recorded or emit events, so a move must know its old status.
+    /// True if moves are recorded or emit events; a move must then know its old status.
     pub fn is_followed(&self) -> bool {
         self.history_us.is_some() || self.emits().next().is_some()
     }

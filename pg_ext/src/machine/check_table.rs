@@ -103,7 +103,10 @@ impl<'a> NamedColumn<'a> {
     pub fn is_another(&self, others: &[(&str, &str)]) -> bool {
         let same = others.iter().find(|(_, name)| *name == self.column.name);
         if let Some((other, _)) = same {
-            self.fault(format!("column {} is {other} already", self.name()));
+            self.fault(format!(
+                "column {} is the column of {other} already",
+                self.name()
+            ));
         }
         same.is_none()
     }
@@ -155,7 +158,7 @@ impl<'a> NamedColumn<'a> {
         if self.column.computed {
             let name = self.name();
             self.fault(format!(
-                "column {name} is generated: the guard cannot see what it becomes"
+                "column {name} is generated: the guard cannot see its new value"
             ));
         }
     }
@@ -183,7 +186,7 @@ impl<'a> NamedColumn<'a> {
     }
 }
 
-/// Every status can stand in the column: it is a label of the enum, short enough, and the domain accepts it.
+/// The column can hold every status: it is a label of the enum, short enough, and the domain accepts it.
 fn statuses_fit(statuses: &[String], column: &NamedColumn) -> Result<()> {
     for (i, status) in statuses.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
         if let Some(problem) = misfit(status, &column.column.cast_to)? {
@@ -205,7 +208,7 @@ fn misfit(text: &str, type_name: &str) -> Result<Option<String>> {
     })?;
     Ok(match stored {
         Ok(stored) if stored == text => None,
-        Ok(stored) => Some(format!("there it would be {}", quoted(&stored))),
+        Ok(stored) => Some(format!("it would be stored as {}", quoted(&stored))),
         Err(failure) => Some(failure.message),
     })
 }

@@ -22,9 +22,9 @@ const TABLE: &CStr = c"
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
      WHERE c.oid = $1";
 
-// A domain contains its length or precision. A NOT NULL constraint that is not valid (PostgreSQL 18) does not count. A
-// column of a partition key has an internal dependency on its table; partition keys of parent and child tables count,
-// too.
+// The length or precision of a domain is in pg_type, not in the column. A NOT NULL constraint that is not valid
+// (PostgreSQL 18) does not count. A column of a partition key has an internal dependency on its table; partition keys
+// of parent and child tables count, too.
 const COLUMNS: &CStr = c"
     WITH RECURSIVE base (number, type, modifier) AS (
         SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
@@ -95,7 +95,7 @@ pub struct DefinedColumn {
     pub deterministic: bool,
     /// A valid, non-partial unique index covers this column alone.
     pub unique: bool,
-    /// No statement can set it: it is generated, or an identity.
+    /// No UPDATE can set it to a value: it is generated, or an identity that is GENERATED ALWAYS.
     pub generated: bool,
     pub partition_key: bool,
     /// It is generated from other columns.

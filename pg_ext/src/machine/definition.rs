@@ -17,7 +17,7 @@ pub struct Definition {
     /// The team or program that answers for the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// How long moves are recorded, as the definition gives it: an interval as text.
+    /// How long a move's record is kept, as the definition gives it: an interval as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,7 @@ pub struct Refund {
     pub item_id: String,
     pub subject: String,
     pub marker: String,
-    /// The marker's values as texts that its type reads.
+    /// The marker's values, as texts that the column's type accepts.
     pub marked: String,
     /// None: NULL means undecided.
     #[serde(default, skip_serializing_if = "Option::is_none")]

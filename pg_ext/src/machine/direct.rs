@@ -176,8 +176,9 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 
 impl PlainTable {
     /// None: the table is not plain. A plain table is an ordinary heap table, no partition or parent, with a text,
-    /// varchar or enum as status. It has no rules, row security, generated columns or triggers, except this machine's
-    /// guard and the triggers of foreign keys over columns that are not written. The patch's columns are scalars.
+    /// varchar or enum as status. It has no rules, row security, generated columns or UPDATE triggers, except this
+    /// machine's guard and the triggers of foreign keys over columns that are not written. The patch's columns are
+    /// scalars.
     fn of_machine(machine: &Machine, patch: &Patch) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);

@@ -17,8 +17,8 @@ use std::ffi::CStr;
 /// The most rows of one call.
 const MOST_MOVES: i32 = 100_000;
 
-// $1 the bound, $2 machines with a history, $3 the time from which on their moves are kept. All moves of any other
-// machine are due. The recursive query finds the machines one by one in the index.
+// $1 the bound, $2 machines with a history, $3 for each of them the time from which on its moves are kept. All moves of
+// any other machine are due. The recursive query finds the machines one by one in the index.
 const DUE: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
         (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)

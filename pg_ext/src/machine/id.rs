@@ -56,7 +56,7 @@ impl RowId {
     }
 }
 
-/// First 16 bytes of SHA-256(machine, 0x00, row id), both in UTF-8.
+/// First 16 bytes of SHA-256(machine, 0x00, row id); the name and the id are in UTF-8.
 pub fn key_of(machine: &str, id: &[u8]) -> [u8; 16] {
     let digest = Sha256::new()
         .chain_update(machine)
@@ -92,7 +92,7 @@ fn uuid(text: &[u8], name: &str) -> Result<RowId> {
         .execute()
     });
     let value = read.ok_or_else(|| not_an_id(text, name, "a uuid"))?;
-    // SAFETY: the output function of uuid returns a C string for what its input function made.
+    // SAFETY: the output function of uuid makes a C string from the value that its input function made.
     let text = unsafe {
         pgrx::direct_function_call_as_datum(pg_sys::uuid_out, &[Some(value)])
             .map(|d| CStr::from_ptr(d.cast_mut_ptr()).to_bytes().to_vec())

@@ -1,5 +1,5 @@
-//! machine_get and machine_list: a stored definition as machine_define takes it. The tables have their present names,
-//! and the leases are as given.
+//! machine_get and machine_list show a stored definition in the form that machine_define takes, with the present names
+//! of its tables. Its intervals are the texts that were given.
 
 use super::definition::Definition;
 use super::stored::{self, MachineCol, StoredMachine};
@@ -41,7 +41,7 @@ pub fn described(stored: &StoredMachine) -> Result<Datum> {
     Ok(row::text(&from_utf8(&text)))
 }
 
-/// A stored machine as machine_define takes it.
+/// A stored machine in the form that machine_define takes.
 fn as_written(stored: &StoredMachine) -> Result<Definition> {
     let mut definition = stored.definition()?;
     let table = |col| one_text(&NAME_OF_TABLE, &[stored.column(col)]);

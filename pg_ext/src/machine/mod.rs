@@ -3,8 +3,8 @@
 //! `definition` is the tree of a definition and `stored` its row. `shape` looks up its names in the catalog, `model` is
 //! the machine that a backend keeps, and `changes` says when to look the names up again. `moves`, `patch`, `id`,
 //! `relation` and `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases
-//! and teardowns, `transition` and `transition_many` for callers; `after` is what a move leaves behind (its `history`,
-//! its event). `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`, `money`;
+//! and teardowns, `transition` and `transition_many` for callers; `after` records a move (in `history`) and emits
+//! its event. `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`, `money`;
 //! `predicate` reads a `when`). `inspect` and `diagram` show a definition. machine_define is in `guard/define.rs` and
 //! machine_check in `doctor/check.rs`, because these two use nouns that import `machine`.
 
@@ -77,7 +77,7 @@ pub fn wait_bounded(wait: impl FnOnce(), problem: impl FnOnce() -> String) -> Re
     let late = || {
         Error::new(Kind::LockNotAvailable, problem()).hint(
             "Roll back and call it again once the transactions that use the machine or its tables have ended, or SET \
-             lock_timeout for longer (0 means a second more than deadlock_timeout).",
+             lock_timeout to a longer time (0 means a second more than deadlock_timeout).",
         )
     };
     settings::with_table_lock_timeout(|| wait_or(wait, late))

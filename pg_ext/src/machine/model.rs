@@ -1,8 +1,8 @@
 //! A machine as a backend uses it: its definition fitted to the present tables, and its prepared statements.
 //!
 //! A backend is one thread, so a `thread_local` is enough. Each change of a definition sends a relcache message about
-//! once.machine. Then the machine's row is read again, and a new revision means a new definition. After a message about
-//! one of the machine's tables, or about a schema, names and columns are looked up again.
+//! once.machine. A backend then reads the machine's row again, and reads the definition if the revision is new.
+//! After a message about one of the machine's tables, or about a schema, it looks up names and columns again.
 
 use super::changes;
 use super::definition::{Definition, Refund};
@@ -42,7 +42,7 @@ pub struct Machine {
     /// The machine has an owner. Changes of the caller's roles send no message, so each call checks the owner again.
     owned: Cell<bool>,
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
-    /// Moves without a statement; None: not possible.
+    /// Moves that need no SQL statement; None: the move needs one.
     directs: RefCell<HashMap<Vec<u8>, Option<Rc<Direct>>>>,
     /// The columns of patches, by the names of the members.
     pub patched: RefCell<HashMap<Vec<u8>, Rc<Vec<UserColumn>>>>,
@@ -72,7 +72,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// No message about its definition or its tables has come since it was looked up.
+    /// No message about definitions or machines' tables has come since this machine was read and checked.
     pub fn is_current(&self) -> bool {
         self.read.get() == Some(changes::of_definitions())
             && self.checked.get() == changes::of_tables()
@@ -151,11 +151,11 @@ impl Machine {
         unsafe { pg_sys::get_array_type(self.id_type()) }
     }
 
-    /// The members that cancel_* and refund need; 22023 where the machine does not declare them.
+    /// The declared refund and its present columns; 22023 where the machine declares no refund.
     pub fn refund(&self) -> Result<(&Refund, &RefundShape)> {
         match (&self.definition.refund, &self.shape.refund) {
             (Some(refund), Some(shape)) => Ok((refund, shape)),
-            _ => Err(self.undeclared("refund").hint("Without it a teardown has no items: call once.cancel_finish at once. For items add the member \"refund\" to the definition.")),
+            _ => Err(self.undeclared("refund").hint("A machine without \"refund\" has no items to refund: go on with once.cancel_finish. To refund items, add the member \"refund\" to the definition.")),
         }
     }
 
@@ -211,11 +211,11 @@ impl Machine {
         format!("a row of machine \"{}\"", self.name())
     }
 
-    /// ON002: an UPDATE of a row that is there, and may be updated, did nothing.
+    /// ON002: a trigger, a rule or a policy suppressed or changed the UPDATE of a row that is there.
     pub fn kept_back(&self, id: &RowId) -> Error {
         Error::new(
             Kind::IllegalTransition,
-            format!("the update of {} was kept back", self.row_named(id)),
+            format!("the update of {} was suppressed", self.row_named(id)),
         )
         .hint("A trigger, a rule or a policy of the table suppresses or changes the update. Make it leave this machine's moves alone.")
     }
@@ -258,7 +258,7 @@ impl Machine {
         })
     }
 
-    /// A kept move without a statement, if one is possible.
+    /// A kept move that needs no SQL statement; None: the move needs one.
     pub fn direct(
         &self,
         key: Vec<u8>,

@@ -41,7 +41,7 @@ pub fn check_refund(
     Ok(())
 }
 
-/// The three tables must differ: one statement changes the items and the wallet, and locks them after the row.
+/// The three tables must differ: one statement changes items and wallet, and locks them after the machine's row.
 fn tables_are_three(tables: &DefinedTables, faults: &Faults) {
     let oid = |table: &Option<DefinedTable>| table.as_ref().map(|table| table.oid);
     let [machine, items, wallet] = [&tables.machine, &tables.items, &tables.wallet].map(oid);
@@ -175,7 +175,7 @@ fn marker_tells_apart(refund: &Refund, marker: &NamedColumn) -> Result<()> {
     Ok(())
 }
 
-/// The marker's type reads the value, compares it, and stores a text as it is.
+/// The marker's type can read the value and compare it; a type for texts stores it unchanged.
 fn fits(path: &str, value: &str, marker: &NamedColumn) -> Result<bool> {
     let kept = match marker.column.base_type {
         pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::BPCHAROID => {
@@ -262,14 +262,14 @@ fn digits(column: &DefinedColumn) -> Option<Digits> {
 pub struct Digits {
     before_point: i32,
     after_point: i32,
-    /// An integer type holds all numbers with fewer digits than `before_point`, but not all with as many.
+    /// An integer type holds all numbers with fewer digits than `before_point`, but not all numbers with as many.
     is_integer: bool,
 }
 
 impl Digits {
     /// None: the type is not exact.
     pub fn of_type(base_type: Oid, modifier: i32) -> Option<Digits> {
-        /// A type modifier counts from here.
+        /// The server adds this to a numeric's type modifier.
         const HEADER: i32 = 4;
         let (before_point, after_point) = match base_type {
             pg_sys::INT2OID => (5, 0),
@@ -292,8 +292,8 @@ impl Digits {
         })
     }
 
-    /// Whether this type holds every value of the other type exactly. A numeric takes every integer type: a number with
-    /// too many digits is an error and is never rounded.
+    /// Whether this type holds every value of the other type exactly. A numeric whose scale is not negative takes
+    /// every integer type: a number with too many digits is an error and is never rounded.
     pub fn hold(self, other: Digits) -> bool {
         match (self.is_integer, other.is_integer) {
             (false, true) => self.after_point >= 0,

@@ -14,8 +14,8 @@ pub struct Move<'a> {
     pub emit: Option<&'a str>,
 }
 
-/// Every declared move to `to`: transitions, and steps whose requester has no claim state. With `Requester::Any` each
-/// such step counts, as for a plain UPDATE under the guard.
+/// Every declared move to `to`: transitions, and steps whose requester has no claim state. `Requester::Any`
+/// counts such steps of every requester, as the guard does for a plain UPDATE.
 pub fn moves_to<'a>(
     definition: &'a Definition,
     to: &'a str,
@@ -75,7 +75,7 @@ pub fn condition(status: &str, moves: &[Move]) -> String {
 /// The moves that a call asks for.
 pub struct WantedMoves {
     pub to: String,
-    /// None: from anywhere.
+    /// None: from any status.
     pub from: Option<Vec<String>>,
     pub requester: Option<String>,
 }

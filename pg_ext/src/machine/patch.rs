@@ -1,5 +1,6 @@
-//! A patch: other columns that a move sets. A statement has the names as the catalog spells them; its values go through
-//! jsonb_populate_record. A direct move gives the text of each value to its type's input function.
+//! A patch: other columns that a move sets. A statement spells the columns as the catalog does, and
+//! jsonb_populate_record converts the values. A direct move gives the text of each value to the input function of the
+//! column's type.
 
 use super::model::{Machine, kept};
 use super::relation::UserColumn;
@@ -34,7 +35,7 @@ impl<'a> Patch<'a> {
         };
         let not_object = || bad("must be a JSON object".to_owned());
         let all: Vec<_> = Members::of(json).ok_or_else(not_object)?.collect();
-        // Each name has its quotation marks.
+        // Each name has its quotation marks, so that `concat` is a unique key.
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
         let columns = || columns_of(machine, &names).map(Rc::new);
         let columns = kept(&machine.patched, &names.concat(), columns)?;
@@ -91,7 +92,7 @@ fn decoded(name: &[u8]) -> Text<'_> {
     json::string(name).unwrap_or(Cow::Borrowed(name))
 }
 
-/// A value as jsonb_populate_record reads it. Most values are the same text in jsonb: strings, truth values, and
+/// A value as jsonb_populate_record reads it. Most values have the same text in jsonb: strings, truth values, and
 /// numbers without an exponent that are not -0.
 fn as_text(value: &[u8]) -> Result<Option<Text<'_>>> {
     let digits = value.strip_prefix(b"-").unwrap_or(value);

@@ -1,7 +1,8 @@
 //! Permits: the writes that the guard lets pass because one of our own functions makes them.
 //!
 //! A permit names the machine, the rows and the write, and ends with our statement. So the guard still refuses any
-//! other write of a user's trigger. Permits are in this backend's memory, where no statement can forge one.
+//! other write that a user's trigger makes meanwhile. Permits are in this backend's memory, where no statement can
+//! forge one.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

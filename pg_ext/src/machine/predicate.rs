@@ -36,7 +36,7 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"standard_conforming_strings", c"on"),
 ];
 
-/// After at most this many readings the server must write a text as it read it.
+/// The most readings of a text until the server must write it exactly as it read it.
 const READINGS: usize = 5;
 
 /// Reads a predicate over the columns of a locked table. The inner error says why it is refused.
@@ -155,7 +155,7 @@ unsafe fn is_star(node: *mut Node) -> bool {
     }
 }
 
-/// The expression with every name resolved, as the server does it for a CHECK constraint: it refuses
+/// The expression with every name resolved, as in a CHECK constraint. The server refuses
 /// subqueries, aggregates, window and set-returning functions, and parameters.
 fn analysed(open: &Opened, source: &CStr) -> Result<*mut Node> {
     let raw = only_expression(source)?;
@@ -314,9 +314,9 @@ impl Opened {
         }
     }
 
-    /// The text that is kept: the server's own text of the expression, with every name qualified. Read back, the plain
-    /// and the qualified text must give the same expression. The server's own text may change at the first readings,
-    /// until it stays the same.
+    /// The text that is kept: the server's own text of the expression, with every name qualified. The plain and
+    /// the qualified text must give the same expression when the server reads them. The plain text may change at the
+    /// first readings; the result is the qualified form of a text that stays the same.
     fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {

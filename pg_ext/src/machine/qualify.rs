@@ -22,7 +22,7 @@ struct Edit {
     text: Vec<u8>,
 }
 
-/// The text of one expression whose bare names are all of pg_catalog, with every name qualified.
+/// Qualifies every name in the text of one expression. Its bare names must all be names of pg_catalog.
 pub fn qualified(text: &CStr) -> Result<Vec<u8>> {
     let mut found = Found {
         text: text.to_bytes(),
@@ -136,7 +136,7 @@ unsafe extern "C-unwind" fn visit(node: *mut Node, context: *mut c_void) -> bool
     }
 }
 
-/// The only part of a name that is not qualified.
+/// A name without a schema; None: the name is qualified.
 ///
 /// SAFETY: `name` is null or a list of the grammar's strings.
 unsafe fn bare<'a>(name: *mut pg_sys::List) -> Option<&'a CStr> {

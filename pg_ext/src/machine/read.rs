@@ -10,7 +10,7 @@ use crate::clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashSet};
 
-/// The longest machine, status, step and requester, in characters.
+/// The most characters in the name of a machine, a status, a step or a requester.
 const NAME_MAX: usize = 100;
 
 const MEMBERS: &str = "machine, table, id, status, version, owner, module, history, \

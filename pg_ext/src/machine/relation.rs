@@ -22,7 +22,7 @@ pub struct UserColumn {
     pub plain: String,
     pub number: i16,
     pub type_oid: pg_sys::Oid,
-    /// Of a domain: the type below it.
+    /// `type_oid`; for a domain, its base type.
     pub base_type: pg_sys::Oid,
     /// Length, or precision and scale; -1: none.
     pub modifier: i32,
@@ -53,7 +53,7 @@ impl Relation {
         column_of(self.oid, name)
     }
 
-    /// Policies of the table count for the current user.
+    /// Row-level security policies of the table apply to the current user.
     pub fn has_policies(&self) -> bool {
         // SAFETY: looks into the system caches; the last argument makes it raise no error.
         let found = unsafe { pg_sys::check_enable_rls(self.oid, pg_sys::InvalidOid, true) };
@@ -72,7 +72,8 @@ impl Relation {
         self.all_below(mode);
     }
 
-    /// All levels of its partitions, without a lock. A table that others inherit from has none.
+    /// A partitioned table and all levels of its partitions, without a lock. Empty for any other table, even if other
+    /// tables inherit from it.
     pub fn partitions(&self) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache.
         let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
@@ -101,7 +102,7 @@ impl Relation {
 
     /// Locks the table to the end of the transaction, and returns the role that owns it; None: the table is gone.
     pub fn owner(&self) -> Option<pg_sys::Oid> {
-        // SAFETY: null for a table that is gone. Its pg_class row is there while it is open, and it is closed again.
+        // SAFETY: null for a table that is gone. An open relation has its pg_class row; it is closed again.
         unsafe {
             let relation = pg_sys::try_relation_open(self.oid, pg_sys::AccessShareLock as i32);
             if relation.is_null() {
@@ -125,7 +126,7 @@ impl UserColumn {
         self.type_oid != self.base_type
     }
 
-    /// Qualified and quoted; of a domain the type below it.
+    /// The name of `base_type`, qualified and quoted.
     pub fn base_type_name(&self) -> String {
         // SAFETY: looks into the system cache and makes a new string.
         server_text(unsafe { pg_sys::format_type_be_qualified(self.base_type) }).unwrap_or_default()

@@ -190,7 +190,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Only a lease's claim enters a claim state, and only its end leaves it.
+    /// Only a claim moves a row into a claim state, and only the end of the lease moves the row out of it.
     fn claim_states_are_in_no_transition(&self) {
         for mention in &self.mentions {
             if matches!(mention.place, Place::From | Place::To) {

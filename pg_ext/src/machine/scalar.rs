@@ -1,4 +1,4 @@
-//! A member of a JSON object as the value of a column: as jsonb_populate_record would make it, for scalars.
+//! Converts a scalar member of a JSON object to a column's value, as jsonb_populate_record does.
 
 use crate::row;
 use crate::table::Table;
@@ -38,8 +38,8 @@ impl ScalarInput {
         }
     }
 
-    /// The value of a text in the database's encoding; an inner None is NULL. None: NULL for a column that is NOT NULL.
-    /// Raises what the type's input function raises.
+    /// The value of a text in the database's encoding; an inner None is NULL. None: the text is NULL, but the column is
+    /// NOT NULL. Raises the errors of the type's input function.
     pub fn read(&self, text: Option<&[u8]>) -> Option<Option<Datum>> {
         let value = text.map(|text| match (self.function.to_u32(), self.modifier) {
             (pg_sys::F_TEXTIN, -1) => row::text(text),

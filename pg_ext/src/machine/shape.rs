@@ -36,7 +36,7 @@ pub struct RefundShape {
 }
 
 impl MachineShape {
-    /// The machine's table, its items' and their wallets', each with the columns that are named.
+    /// The tables of the machine, its items and the wallets, each with the columns that the definition names.
     pub fn tables(&self) -> impl Iterator<Item = (&Relation, Vec<&UserColumn>)> {
         let account = self.refund.iter().map(|r| &r.account);
         let own = [&self.id, &self.status].into_iter().chain(account);
@@ -64,7 +64,7 @@ pub fn look_up_names(
     }
 }
 
-/// Whether a column may have a type; of a domain the type below it is asked.
+/// Whether a column may have this type (for a domain: its base type).
 type Usable = fn(Oid) -> bool;
 
 /// Collects the members that do not fit.

@@ -1,8 +1,9 @@
 //! A prepared statement over a machine's tables.
 //!
 //! The server looks the tables' names up again after a wait for a lock, and when it plans again. By then another table
-//! may have such a name, or a column another type. So a statement first locks its tables by their oids; after that the
-//! tables do not change. A schema can still be renamed, so the names are checked once more after the statement.
+//! may have one of these names, or a column may have another type. So a statement first locks its tables by their oids;
+//! after that the tables do not change. A schema can still be renamed, so the names are checked once more after the
+//! statement.
 
 use super::changes;
 use super::relation::{Relation, UserColumn};
@@ -20,7 +21,7 @@ pub struct Statement {
     seen: Cell<u64>,
 }
 
-/// The locks on the machine's table, its items' and the wallets'. Take no weaker lock before: the upgrade could
+/// The locks on the tables of the machine, its items and the wallets. Take no weaker lock before: the upgrade could
 /// deadlock with another session's upgrade.
 pub type Locks = [u32; 3];
 

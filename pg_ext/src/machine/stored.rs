@@ -97,7 +97,7 @@ impl StoredMachine {
         self.relation(MachineCol::Relation)
     }
 
-    /// The machine's table, its items' and the wallets'.
+    /// The tables of the machine, its items and the wallets.
     pub fn tables(&self) -> [Option<Oid>; 3] {
         [MachineCol::Relation, MachineCol::Items, MachineCol::Wallet].map(|col| self.relation(col))
     }
@@ -146,7 +146,7 @@ impl StoredMachine {
                 "a stored definition cannot be read",
             )
             .detail(e)
-            .hint("If the library is older than the definition, load the newer one.")
+            .hint("If the library is older than the definition, load the newer library.")
         };
         let stored = self
             .column(MachineCol::Definition)

@@ -86,7 +86,7 @@ fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<R
         let moves = wanted.moves(&machine.definition)?;
         Ok(fill_move(MOVE_MANY, machine, &wanted, &moves, ""))
     })?;
-    // First the stronger table lock of the UPDATE, so that no lock is upgraded.
+    // Takes the stronger table lock of the UPDATE first, so that no lock is upgraded.
     update.hold()?;
     let lock = machine.plan("lock many", &types, [ROW_SHARE, NO, NO], || {
         machine.parts().fill(LOCK_MANY, &[])

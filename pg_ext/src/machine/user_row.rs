@@ -63,7 +63,7 @@ pub enum RowLock {
 }
 
 /// For a row that could not be locked: ON002 where the caller may see it, but a policy forbids any update. Does not
-/// wait; a row that is locked by another session passes.
+/// wait; raises no error for a row that another session has locked.
 pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
     if !machine.shape.table.has_policies() || RowSeen::find(machine, id, RowLock::No)?.is_none() {
         return Ok(());

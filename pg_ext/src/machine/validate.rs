@@ -1,4 +1,4 @@
-//! Makes the stored definition from the caller's, or finds all its faults.
+//! Makes the stored definition from the caller's definition, or reports all faults.
 //!
 //! No check stops another: a missing or wrong member is one fault, and only the checks that need it are left out.
 //! `read` makes the tree, `rules` compares its members, `check_table` and `money` compare it with the tables and

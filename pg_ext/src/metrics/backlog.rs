@@ -1,8 +1,9 @@
 //! The backlog of each subscriber: the age of its oldest event that is not acked, and the number of such events.
 //!
-//! Such events are in the log behind a lane's cursor, in batches that are out, and in once.retry. All of them have a
-//! row in a table of events, so a subscriber of a topic without stored events costs one probe. Delayed events are left
-//! out of the lag until they are due and count from then; dead events are counted apart.
+//! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All of them
+//! have a row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
+//! Delayed events are left out of the lag until they are due; their age counts from that time. Dead events are counted
+//! separately.
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -188,8 +189,8 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry. Ids grow with time: after the first row that waits since its event was emitted,
-    /// no row waits for longer.
+    /// Counts the rows of once.retry. Ids grow with time: after the first row that has waited since its event was
+    /// emitted, no later row has waited longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
@@ -222,7 +223,7 @@ impl BacklogLook {
         tried.iter().all(|col| row.i64(*col) == 0) && due_at > self.now && due_at != INFINITY
     }
 
-    /// Since when a row of once.retry waits; true: since the event was emitted.
+    /// The time since which a row of once.retry waits; true: that is the time when the event was emitted.
     fn since(&self, subscriber: i32, row: &Retry) -> Result<(Option<i64>, bool)> {
         let id = row.i64(RetryCol::EventId);
         let (topic, lane) = (row.i32(RetryCol::Topic), row.i32(RetryCol::Lane));
@@ -241,7 +242,7 @@ impl BacklogLook {
         Ok((since, false))
     }
 
-    /// When the first attempt at an event failed since it was last redriven.
+    /// The time of the first failed attempt at an event since its last redrive.
     fn first_failure(&self, subscriber: i32, event_id: i64) -> Result<Option<i64>> {
         let table = Table::to_read(delivery::TABLE)?;
         let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, event_id)];

@@ -66,7 +66,7 @@ pub fn letters(sheet: &Sheet) -> Result<()> {
             "outbox_dead_letters_lately",
             &labels,
             dead.within_an_hour,
-            "Events of these that died within the last hour; 2000 means 2000 or more.",
+            "Events of outbox_dead_letters that died within the last hour; 2000 means 2000 or more.",
         )?;
     }
     Ok(())

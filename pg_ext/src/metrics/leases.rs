@@ -1,8 +1,8 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
-//! Overdue keys are pending keys: key_abandon has moved them (key/abandon.rs). Keys in their first lease count as alive
-//! only. No index separates them from finished keys, because that would cost every completion its HOT update. So a
-//! bounded number of keys is read, and pg_once_leases_complete says whether that was all.
+//! Overdue keys are pending keys: key_abandon has moved them (key/abandon.rs). A key in its first lease counts only
+//! while that lease is alive. No index separates such keys from finished keys, because that would cost every completion
+//! its HOT update. So a bounded number of keys is read, and pg_once_leases_complete says whether these were all.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -85,7 +85,7 @@ impl KeyLeases {
         let table = Table::to_read(record::TABLE)?;
         let snapshot = Snapshot::now();
         let mut scopes: Vec<Vec<u8>> = Vec::new();
-        // From index entries, so that a scope costs one probe even if an old snapshot keeps its deleted keys.
+        // Reads scopes from index entries: each scope costs one probe, even if an old snapshot keeps its deleted keys.
         loop {
             let last = scopes.last().map_or(&b""[..], Vec::as_slice);
             let range = ScanKey::text_above(1, row::text(last));

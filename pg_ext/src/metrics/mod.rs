@@ -1,9 +1,9 @@
 //! `metrics`: numbers for an exporter that calls it every few seconds.
 //!
-//! Invariant: a call reads no history. It reads the end of an index, a bounded number of index entries, or one probe
-//! for each lane; a larger count stops at a bound or is estimated, and its help says so. It waits for a lock no longer
-//! than once.sweep_lock_timeout. After that time it leaves out the part that needs the lock, and a row says so. It
-//! writes nothing and checks no owner: it shows numbers and names, no payload, and no label is a scope.
+//! Invariant: a call reads no history. It reads the end of an index or a bounded number of index entries, or makes one
+//! probe for each lane; a larger count stops at a bound or is estimated, and its help says so. A call waits for a lock
+//! no longer than once.sweep_lock_timeout. After that time it leaves out the part that needs the lock, and a row says
+//! so. It writes nothing and checks no owner: it shows numbers and names, no payload, and no label is a scope.
 
 mod backlog;
 pub mod dead;
@@ -53,7 +53,7 @@ fn entries_for(rows: usize) -> usize {
 
 type Fill = fn(&Sheet) -> Result<()>;
 
-/// Each runs in a subtransaction of its own: a failure leaves out the rows of this part alone.
+/// Each part runs in a subtransaction of its own: a failure leaves out the rows of that part only.
 const PARTS: &[(&str, Fill)] = &[
     ("claims", claims),
     ("keys", leases::keys),
@@ -96,7 +96,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Without shared memory there are no rows: a replay writes nothing that could be counted later.
+/// Without shared memory there are no rows: a replayed claim writes nothing that could be counted later.
 fn claims(sheet: &Sheet) -> Result<()> {
     let Some((totals, lately)) = counters::claims() else {
         return Ok(());

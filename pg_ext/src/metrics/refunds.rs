@@ -11,8 +11,8 @@ use std::ffi::CStr;
 /// The most refunds, and the most open teardowns, of a machine that are counted one by one.
 const MOST_REFUNDS: i64 = 1_000;
 
-// $1 now, $2 the bound. Beyond the bound: the planner's number of rows of once.refund times the machine's frequency in
-// them.
+// $1 now, $2 the bound. Beyond the bound the refunds are estimated: the planner's number of rows of once.refund times
+// the machine's frequency in them.
 const MACHINES: &CStr = c"
     SELECT m.machine, c.refunds::double precision, c.refunds::double precision * r.items / GREATEST(r.refunds, 1),
            o.teardowns::double precision, COALESCE(pg_catalog.date_part('epoch', $1 - o.first), 0)
@@ -43,7 +43,7 @@ const NUMBERS: [(&str, &str); 4] = [
     ),
     (
         "pg_once_machine_refund_items",
-        "Items that these refunds marked; exact below 1000 refunds, then an estimate.",
+        "Items that the refunds of pg_once_machine_refunds marked; exact below 1000 refunds, then an estimate.",
     ),
     (
         "pg_once_machine_teardowns_open",
@@ -51,7 +51,7 @@ const NUMBERS: [(&str, &str); 4] = [
     ),
     (
         "pg_once_machine_teardown_oldest_seconds",
-        "Time since the oldest of these cancellations was requested; 0: none.",
+        "Time since the oldest open cancellation (pg_once_machine_teardowns_open) was requested; 0: none.",
     ),
 ];
 

@@ -47,7 +47,7 @@ fn of_task(sheet: &Sheet, of: [&str; 2], counts: [f64; 3]) -> Result<()> {
         "pg_once_sweep_done_total",
         &labels,
         done,
-        "Rows that the sweeps of this task (and, of action_release, of this machine) have handled.",
+        "Rows that the sweeps of this task have handled; for action_release, of this task and machine.",
     )?;
     sheet.put(
         "pg_once_sweep_failed_total",

@@ -1,4 +1,4 @@
-//! `outbox_ack`: events of a batch are delivered. A call writes at most one receipt, however many events it names.
+//! `outbox_ack`: marks events of a batch as delivered. A call writes at most one receipt, however many events it names.
 
 use super::batch::{self, Batch};
 use super::receipt::{Ledger, LeftBy, ReceiptKind};

@@ -1,4 +1,4 @@
-//! When a failed event is delivered again: after the backoff, or at the time that a nack names, until it is dead.
+//! When a failed event is delivered again, until it is dead: after the backoff, or at the time that a nack names.
 
 use super::leave::{Fate, HeldEvent, Leaving};
 use super::topic::Subscriber;

@@ -1,5 +1,5 @@
 //! A batch is the events that a take handed out under one token. It has a row, called a part, for each lane that the
-//! take used. A part also stores how far its lane had come at that take.
+//! take used. A part also stores how far its lane had been read at the end of that take.
 //!
 //! The first part, the head, stores the lease of the batch. The lease may be extended; no other column of a part
 //! changes. A call that ends events of a batch locks the head first and then reads the receipts. So one transaction at
@@ -18,7 +18,7 @@ const BY_TOKEN: Name = c"batch_pkey";
 pub const BY_LANE: Name = c"batch_lane";
 
 thread_local! {
-    /// The tokens of lanes' last parts as last read. A search from there on reads few entries of the index's last page.
+    /// The token of each lane's last part, as last read. A search from there on reads few entries of the last page.
     static LAST: RefCell<HashMap<(i32, i32), i64>> = RefCell::new(HashMap::new());
 }
 
@@ -83,8 +83,8 @@ impl Part {
         self.i32(Col::Lane)
     }
 
-    /// Tokens of the lane's batches that may be out: batches that were out when this part was taken, and this part's
-    /// batch.
+    /// Tokens of the lane's batches that may be out (may still hold events): batches that were out when this part was
+    /// taken, and this part's batch.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {
@@ -143,7 +143,7 @@ impl Batch {
         }
     }
 
-    /// Locks the head, as every write to the batch does first. On `Changed` the caller finds the batch again.
+    /// Locks the head, as every write to the batch does first. On `Changed` the caller must find the batch again.
     pub fn lock(&self, wait: Wait) -> Result<WriteOutcome> {
         let table = Table::to_write(TABLE)?;
         table.lock(self.place()?, &Snapshot::latest(), wait)
@@ -225,7 +225,7 @@ pub fn already_done(subscriber: &Subscriber, token: i64, how: &str) -> Error {
             "token {token} has {how} such events of {} already",
             subscriber.shown()
         ),
-        "these events are done. Name the others without them.",
+        "these events are done. Call again with the other events only.",
     )
 }
 

@@ -1,9 +1,9 @@
 //! once.dead: `outbox_dead`, `outbox_redrive` and `outbox_discard`.
 //!
-//! A dead letter is a copy of its event, because the segment of the event is truncated regardless. A redrive inserts
-//! the event into once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. The event's place
-//! among the pending events of its order_key depends on its event_id. So events that are redriven together keep their
-//! order. Later events that were delivered meanwhile stay ahead.
+//! A dead letter is a copy of its event, because the segment of the event is truncated while the letter still exists. A
+//! redrive inserts the event into once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. The
+//! event's place among the pending events of its order_key depends on its event_id. So events that are redriven
+//! together keep their order. Later events of the key that were delivered meanwhile are not delivered again.
 
 use super::emit::lane_of_key;
 use super::event::{self, DELAYED_LANE, UNORDERED};
@@ -159,7 +159,7 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     let max = call.limit(2, "max", MOST_LETTERS)?;
     let named = call.opt_i64s(3, "event_ids")?;
     spi::query_latest(&HELD, &[Some(Datum::from(subscriber.topic.id))])?;
-    // The topic and the subscriber as they are under the lock.
+    // Reads the topic and the subscriber again, now under the lock.
     let subscriber = Subscriber::named_in(call)?;
     let mut args = vec![
         Some(Datum::from(subscriber.id)),
@@ -176,7 +176,7 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     redrive(&subscriber, &found).map(Datum::from)
 }
 
-/// Dead letters of this time or earlier have expired, even if no sweep has removed them yet.
+/// Letters that died at this time or earlier have expired, even if no sweep has removed them yet.
 fn kept_since(subscriber: &Subscriber) -> Result<i64> {
     let now = clock::now_us()?;
     Ok(subscriber
@@ -205,7 +205,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);
     }
-    // First a transaction id, then an event id, as an emit does: the new event id tells idle takes to look (quiet.rs).
+    // Gets a transaction id, then an event id, as an emit does. The new event id tells idle takes to look (quiet.rs).
     table::own_xid();
     Sequence::next(c"event_id")?;
     let ids: Vec<i64> = found.iter().map(|r| number(r, 0)).collect();

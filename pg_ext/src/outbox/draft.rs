@@ -30,7 +30,7 @@ pub struct Draft<'a> {
     pub alone: bool,
     /// once.retry may have rows of the subscriber; set also when this take inserts some.
     pub retries: bool,
-    /// A batch is out.
+    /// An earlier batch is not over.
     pub is_active: bool,
 }
 

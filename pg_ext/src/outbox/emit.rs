@@ -4,8 +4,8 @@
 //! transaction id, and gets an event id. Because the lock comes first, no truncation and no change of lanes can come in
 //! between. seen.rs relies on the order of the two ids.
 //!
-//! A remembered row of once.segment is enough for the check. The sweep task that opens a segment holds the task's lock
-//! until the server has sent the invalidation. An emitter that missed it locked the old segment earlier.
+//! A cached row of once.segment is enough for the check. The sweep task that opens a segment holds the task's lock
+//! until the server has sent the invalidation. An emitter that missed the invalidation locked the old segment earlier.
 //! So the next run of the task, which may drain the old segment, sees the emitter's lock.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
@@ -26,7 +26,7 @@ static SHAPE: Shape = Shape::new(&[
     (c"event_id", pg_sys::INT8OID),
     (c"emitted", pg_sys::BOOLOID),
 ]);
-/// Waits for an open transaction with the dedupe_key. Takes the key if it is free or its window is over.
+/// Waits for an open transaction with the dedupe_key. Takes the key if it is free or its dedupe window is over.
 static TAKE_KEY: Kept = Kept::new(
     c"INSERT INTO once.dedupe AS d (topic_id, event_id, until, id) VALUES ($1, $2, $3, $4)
       ON CONFLICT (topic_id, id) DO UPDATE SET event_id = excluded.event_id, until = excluded.until
@@ -99,7 +99,8 @@ pub fn outbox_emit(call: &Call) -> Result<Datum> {
     Ok(SHAPE.row(&[Some(Datum::from(event_id)), Some(Datum::from(emitted))]))
 }
 
-/// Emits to a topic that the caller may use. Returns the event's id, and false if the dedupe_key was there already.
+/// Emits to a topic that the caller may use. Returns the event's id and true, or, if the dedupe_key was there already,
+/// the first event's id and false.
 pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     let segment = open_segment()?;
     let topic = Topic::named(topic)?;

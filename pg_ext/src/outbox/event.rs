@@ -46,7 +46,7 @@ pub const KEPT: Home = Home {
     xid: c"event_kept_xid",
 };
 
-/// The lane of delayed and redriven events: no cursor passes it.
+/// The lane of delayed and redriven events. No cursor reads it: takes find these events through once.retry.
 pub const DELAYED_LANE: i32 = -1;
 /// The lanes of events without order_key: several, so that takes do not wait for each other.
 pub const UNORDERED: [i32; 8] = [0, -2, -3, -4, -5, -6, -7, -8];
@@ -58,7 +58,7 @@ pub fn unordered_lane(event_id: i64) -> i32 {
     UNORDERED[(event_id / RUN).rem_euclid(UNORDERED.len() as i64) as usize]
 }
 
-/// How many event ids up to this one belong to a lane without order_key. For any other lane: the event id itself.
+/// How many event ids below this one (from 0) belong to this unordered lane. For any other lane: the event id itself.
 pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     let Some(turn) = UNORDERED.iter().position(|l| *l == lane) else {
         return event_id;

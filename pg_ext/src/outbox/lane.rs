@@ -1,6 +1,6 @@
 //! One lane of one subscriber, locked by this transaction: the events that a take gets from it.
 //!
-//! Invariant: the last part of a lane stores how far the lane has come, and which earlier batches may still be out
+//! Invariant: the last part of a lane stores how far the lane has been read, and which earlier batches may still be out
 //! (`open`). So nothing here reads batches that are over, however many there are.
 
 use super::batch::{Batch, Col, Part, TABLE};

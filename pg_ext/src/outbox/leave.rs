@@ -95,7 +95,7 @@ fn known(row: &spi::Row, lane: i32) -> HeldEvent {
     }
 }
 
-/// These events of a batch, in their order.
+/// These events of a batch, in the order of `ids`.
 pub fn held(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<Vec<HeldEvent>> {
     let args = [Some(Datum::from(sub.id)), Some(row::i64s(ids))];
     let rows = spi::query_latest(&ROWS_OF, &args)?;
@@ -131,7 +131,7 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<HeldEvent> {
     })
 }
 
-/// Moves the events. Returns which of these events, and of the events behind them, waited and are now due.
+/// Moves the events. Returns the events that waited and are now due: some of these, or events behind them.
 pub fn leave(
     sub: &Subscriber,
     token: i64,

@@ -1,9 +1,9 @@
 //! outbox: events that leave the database. `sql/outbox.sql` begins with an overview of the log.
 //!
-//! emit writes the log (event.rs). take reads it lane by lane (lane.rs), from the place that the lane's last batch
-//! (batch.rs) stores (window.rs, seen.rs). Receipts (receipt.rs) say how events left a batch. Failed events go to the
-//! table once.retry (leave.rs, retry.rs) and are delivered again until they are dead (dead.rs). backoff.rs computes the
-//! time of a retry, for a nack (nack.rs) and for an expired batch of one event (overdue.rs).
+//! emit writes the log (event.rs). take reads the log lane by lane (lane.rs), from the position that the lane's last
+//! batch stores (batch.rs, window.rs, seen.rs). Receipts (receipt.rs) say how events left a batch. Failed events go to
+//! the table once.retry (leave.rs, retry.rs) and are delivered again until they are dead (dead.rs). backoff.rs computes
+//! the time of a retry, for a nack (nack.rs) and for an expired batch of one event (overdue.rs).
 
 pub mod ack;
 mod backoff;

@@ -1,7 +1,7 @@
 //! `outbox_nack`: events of a batch failed, or are released.
 //!
 //! For each order_key only the first named event counts as failed. The later events of the key in the batch, named or
-//! not, leave with it uncounted.
+//! not, leave the batch too, but no attempt is counted for them.
 //! The receipt stores the rows of the answer: the same call again in this transaction returns them, and a later
 //! transaction gets them in the DETAIL of ON006.
 
@@ -22,9 +22,9 @@ use std::ffi::CStr;
 
 /// The longest kind of a failure, in characters.
 const KIND_MAX: usize = 100;
-/// Counts no attempt.
+/// The attempt is not counted.
 const RELEASED: &[u8] = b"released";
-/// Dead at once.
+/// The event is dead at once.
 const NEVER: &[u8] = b"never";
 /// The kind of an expired lease; not for callers.
 pub const EXPIRED: &[u8] = b"expired";

@@ -107,7 +107,7 @@ fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         .collect()
 }
 
-/// Tokens of batches that are out and whose lease expired. The last part of a lane lists the batches that may be out.
+/// Tokens of open batches whose lease expired. The last part of a lane lists the batches that may be open.
 /// A subscriber that has never taken an event costs one probe.
 pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = &Snapshot::latest();

@@ -1,15 +1,15 @@
 //! A memory of takes that found nothing, so that the next take need not look through all lanes again.
 //!
 //! Invariant: the memory says "nothing" only where there is nothing. A take of this backend looked through every
-//! lane: no event was pending, no batch was out, and no row of once.retry was due. That take could not see the events
+//! lane: no event was pending, no batch was open, and no row of once.retry was due. That take could not see the events
 //! of two kinds of transactions:
 //! - A transaction that had its id when the take began. If it has ended since, `unended` is different now.
 //! - A transaction that got its id later, and its event ids after that. Then the sequence of event ids has moved on.
 //!
 //! A redrive takes an event id, too, so that the sequence moves on. A row of once.retry outside a batch becomes due at
-//! a known time (`next_due`). While a batch is out, a take of this backend stores no memory. DROP and CREATE EXTENSION
-//! begin another sequence (`ids`). Seen only after [`LONGEST_US`]: rows that were written by hand, and an event that
-//! others have nacked, taken again and nacked again while this backend looked through the lanes.
+//! a known time (`next_due`). While a batch is open, a take of this backend stores no memory. DROP and CREATE EXTENSION
+//! begin another sequence (`ids`). Rows that were written by hand are seen only after [`LONGEST_US`]. So is an event
+//! that others have nacked, taken again and nacked again while this backend looked through the lanes.
 
 use super::retry;
 use super::topic::Subscriber;
@@ -90,9 +90,9 @@ impl LogMoment {
         Ok(any)
     }
 
-    /// The take has looked through all lanes; `nothing`: it found nothing at all.
+    /// Called at the end of a take. `nothing`: the take looked through all lanes and found nothing at all.
     pub fn remember(mut self, subscriber: &Subscriber, nothing: bool) -> Result<()> {
-        // A rollback would bring back events that this transaction has acked.
+        // After a rollback, the events that this transaction has acked would be pending again.
         let nothing = nothing && self.unended.is_some() && table::own_xid_if_any().is_none();
         let now = clock::now_us()?;
         if nothing && now < self.next_due {

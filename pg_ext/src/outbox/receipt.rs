@@ -58,7 +58,7 @@ pub type NackAnswer = [Option<Datum>; 3];
 pub enum LeftBy {
     Acked,
     Nacked,
-    /// Behind a nacked event of its key, or with an expired lease.
+    /// With an earlier nacked event of its key, or because the lease expired.
     Lost,
 }
 

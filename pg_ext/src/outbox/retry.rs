@@ -5,7 +5,7 @@
 //! row waits. In a keyed lane the first row of a key has the lowest event_id, and no later row is handed out before it.
 //! Invariant: a first row never waits. So every write that removes a row, or makes another row the first, ends with
 //! [`free`], which makes a waiting first row due now. A row that is inserted ahead of others (a redriven event, or an
-//! event that was committed late) is due by itself. Rows behind the first may have a due_at of their own, and keep it.
+//! event that was committed late) is inserted as due. Rows behind the first may have a finite due_at, and keep it.
 //!
 //! A row in a batch is changed under the lock of the batch. Any other row is changed by a take that holds the lane, or
 //! by `free` under the lock of a batch. A keyed lane has at most one open batch, so `free` never waits.

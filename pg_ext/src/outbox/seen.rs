@@ -68,7 +68,7 @@ impl Seen {
         running.sort_unstable();
         let seen = Seen {
             xmax,
-            // A transaction that began since then has no event that is visible here.
+            // No event of a transaction with this or a larger id is visible in the snapshot.
             next: next.max(xmax),
             own: table::own_xid_if_any().unwrap_or(0),
             high,

@@ -2,7 +2,7 @@
 //!
 //! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has no
 //! event yet waits a moment for locked lanes of events without order_key. Until its transaction ends, a take holds the
-//! lock of each lane that gave it events. So the next take of the lane sees this take's batch.
+//! lock of each lane for which it wrote rows. So the next take of the lane sees those rows.
 
 use super::draft::{Draft, TakeWish};
 use super::event::is_unordered;
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 const MOST_EVENTS: i32 = 10_000;
 /// How long a take that found nothing waits for locked lanes, in milliseconds.
 const WAIT_MS: u32 = 50;
-/// The most lanes from which one take gets events: it holds the lock of each until its transaction ends.
+/// The most lanes for which one take writes rows: it holds the lock of each until its transaction ends.
 const MOST_LANES: usize = 64;
 /// Every ROUNDth take begins with the lanes where nothing was found lately.
 const ROUND: u32 = 16;

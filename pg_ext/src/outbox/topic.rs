@@ -1,4 +1,4 @@
-//! Topics and subscribers as all other calls need them: one probe each, and the check of the owner.
+//! Finds topics and subscribers for the calls that name them: one index probe each, and the check of the owner.
 
 use super::event::UNORDERED;
 use super::seen::Seen;
@@ -82,8 +82,8 @@ impl Topic {
         })
     }
 
-    /// Keeps the topic's subscribers until this transaction ends, because a delayed event gets a row for each
-    /// subscriber. Waits for an open transaction that makes or drops a subscriber.
+    /// Until this transaction ends, no subscriber of the topic is made or dropped, because a delayed event gets a row
+    /// for each subscriber. Waits for an open transaction that makes or drops a subscriber.
     pub fn hold_subscribers(&self) {
         wait_shared(self.subscribers_lock());
     }

@@ -13,11 +13,11 @@ use crate::error::Result;
 use crate::row;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// A scan reads a page's entries up to the end of its range before the first row. So, in the midst of a window, a range
-/// ends after so many event ids: first the last number counts, then the one before it, then the whole window.
+/// Before its first row, a scan reads all entries of an index page that are in the scan's range. So, in the midst of a
+/// window, the first range ends after 32 event ids, the second after 1024; the third is the rest of the window.
 const AHEAD: [i64; 2] = [1024, 32];
 
-/// Where a lane is.
+/// The window of a lane, and how far the window is handed out.
 pub struct Window {
     pub series: i32,
     from: Seen,
@@ -230,7 +230,7 @@ fn next_xid(
     Ok(found.map(|slot| Event::load(slot).i64(Col::Xid)))
 }
 
-/// The tables that hold any event, open.
+/// Opens the tables of events, except blank ones.
 pub fn tables() -> Result<Vec<(&'static Home, Table)>> {
     let mut open = Vec::with_capacity(5);
     for home in event::homes() {
@@ -245,7 +245,7 @@ pub fn tables() -> Result<Vec<(&'static Home, Table)>> {
 /// The conditions of further index ranges, the last range first.
 type Ranges = Vec<[ScanKey; 4]>;
 
-/// Rows of one index range, and of those behind it, that belong to the window.
+/// The rows of an index range and of the ranges after it (`rest`) that belong to the window.
 struct Stream<'s> {
     scan: Scan<'s>,
     rest: Ranges,
@@ -253,7 +253,7 @@ struct Stream<'s> {
     least_xid: i64,
     from: Seen,
     to: Seen,
-    /// The present row's event id; None: at its end.
+    /// The present row's event id; None: the stream is at its end.
     head: Option<i64>,
 }
 

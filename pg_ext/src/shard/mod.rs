@@ -48,7 +48,7 @@ pub fn shard_of(call: &Call) -> Result<Datum> {
         return Err(Error::bad_argument(
             "shards",
             format!("must be from 1 to {MOST_SHARDS}, not {shards}"),
-            "Give the number of shards, which was chosen once.",
+            "Give the number of shards that once.shard_set was called with.",
         ));
     }
     let routing = call.bytes(0).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Runs SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own statements outside the
 //! hot paths (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
 //!
-//! Hot tables of the extension are reached by `table/` instead. The search_path of these statements is pinned. The user
-//! is switched (`user.rs`) only while the server runs them, so the caller's program never sees another `current_user`.
-//! Each backend keeps its plans.
+//! Hot tables of the extension are read and written in `table/` instead. The extension's own statements run with a
+//! pinned search_path. The user is switched (`user.rs`) only while the server runs statements, so the caller's program
+//! never sees another `current_user`. Each backend keeps its plans.
 
 mod user;
 
@@ -148,7 +148,7 @@ impl Plan {
     }
 
     /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `chunk` at a time,
-    /// until `each` answers false. `each` runs in the memory context of the call. Its rows are freed with their batch.
+    /// until `each` answers false. `each` runs in the memory context of the call. The rows are freed when it returns.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -291,7 +291,7 @@ fn execute(
     }
 }
 
-/// Raises a lost race with a hint, and without the text of an internal statement.
+/// Raises a lost race (40001) as an error that has a hint and does not show the internal statement.
 pub fn catch_races<T>(row: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     pgrx::PgTryBuilder::new(std::panic::AssertUnwindSafe(work))
         .catch_when(

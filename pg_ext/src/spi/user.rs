@@ -10,9 +10,9 @@ use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::{self, OIDOID};
 use std::ffi::CStr;
 
-/// An operator of the caller must never run as another role.
+/// An operator that the caller has created must never run as another role.
 const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
-/// A row that a policy hides would stay stuck; off raises an error instead.
+/// A sweep would skip a row that a policy hides, every time; with `off` the server raises an error instead.
 const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
 
 const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 LIMIT 1";
@@ -108,8 +108,8 @@ impl SwitchedUser {
 impl Drop for SwitchedUser {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: the level and the values from before the switch. Settings that a trigger changed in between were
-            // another role's, and are rolled back, too.
+            // SAFETY: the level and the values from before the switch. Settings that a trigger changed in between are
+            // rolled back, too, because the trigger ran as another role.
             unsafe {
                 pg_sys::AtEOXact_GUC(false, self.settings_level);
                 pg_sys::SetUserIdAndSecContext(self.user, self.context);

@@ -246,10 +246,10 @@ impl Scan<'_> {
         self.slot.replace(table.slot())
     }
 
-    /// Begins again with as many other conditions.
+    /// Begins again with other conditions, as many as before.
     pub fn restart(&mut self, keys: &mut [ScanKey]) {
         let (count, none) = (keys.len() as i32, std::ptr::null_mut());
-        // SAFETY: the scan is alive and, as is looked at here, has that many conditions; they are copied.
+        // SAFETY: the scan is alive and has that many conditions (asserted here); they are copied.
         unsafe {
             assert_eq!(count, (*self.scan).numberOfKeys);
             pg_sys::index_rescan(self.scan, keys.as_mut_ptr().cast(), count, none, 0);

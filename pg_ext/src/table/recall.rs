@@ -1,8 +1,8 @@
 //! What a backend remembers of tables that hardly change: options, topics, the current segment.
 //!
 //! A call sees what was committed when it began, at any isolation level. A function that changes the table calls
-//! [`super::tell_all`] in its transaction. The server sends the message before it releases the transaction's locks, and
-//! repeats it to this backend when its own change is rolled back. Rows that were written otherwise (by hand, by a
+//! [`super::tell_all`] in its transaction. The server sends the message before it releases the transaction's locks. If
+//! the change is rolled back, its own backend gets the message again. Rows that were written otherwise (by hand, by a
 //! replica's apply worker, by a restore) send no message, so nothing is remembered for longer than [`LONGEST_US`].
 
 use super::{Name, Slot, Table, Watch};
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 const LONGEST_US: i64 = 1_000_000;
-/// The most values remembered of one table; a further value makes all be forgotten.
+/// The most values remembered of one table; the backend forgets all of them before it adds one more.
 const MOST_RECALLED: usize = 1_000;
 
 /// Values read from one table, by name; kept in a `static`.

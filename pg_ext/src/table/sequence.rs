@@ -20,10 +20,10 @@ impl Sequence {
         self.table.oid()
     }
 
-    /// The next number, which nobody else gets; a crash can take it back.
+    /// The next number, which nobody else gets; but after a crash the server may give it out again.
     pub fn next(name: Name) -> Result<i64> {
         let oid = super::names::oid_of(name)?;
-        // SAFETY: the oid is a sequence of the extension; raises at its end. No right of the caller's is asked.
+        // SAFETY: the oid is a sequence of the extension; raises at the sequence's end. No right is checked.
         Ok(unsafe { pg_sys::nextval_internal(oid, false) })
     }
 

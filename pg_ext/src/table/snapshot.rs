@@ -66,8 +66,8 @@ impl Snapshot {
         }
     }
 
-    /// All rows that are alive or undecided. A read can miss a committed row that moves (a non-HOT update) meanwhile,
-    /// so a caller that finds nothing reads again with `latest`.
+    /// All live rows, and the rows that an open transaction inserts or deletes. A read can miss a committed row that
+    /// moves (a non-HOT update) meanwhile, so a caller that finds nothing reads again with `latest`.
     pub fn dirty() -> Snapshot {
         Snapshot::Dirty(Box::new(UnsafeCell::new(pg_sys::SnapshotData {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,

@@ -146,7 +146,7 @@ impl Table {
 
     /// The foreign keys that the table has itself.
     fn references(&self) -> Vec<pg_sys::ForeignKeyCacheInfo> {
-        // SAFETY: the relation is open; its list and what is in it live until the next message.
+        // SAFETY: the relation is open; its list and the list's elements live until the next invalidation message.
         unsafe {
             let list = pg_sys::RelationGetFKeyList(self.rel);
             let length = if list.is_null() { 0 } else { (*list).length };
@@ -156,7 +156,7 @@ impl Table {
     }
 
     /// The table has foreign keys of its own. The server skips the check of a row version that the same transaction has
-    /// replaced, so the replacing update must fire it.
+    /// replaced, so the update that replaces the version must fire the check.
     pub fn has_references(&self) -> bool {
         !self.references().is_empty()
     }

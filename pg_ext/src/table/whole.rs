@@ -35,7 +35,7 @@ fn lock(name: Name) -> Result<()> {
             Kind::LockNotAvailable,
             format!("could not lock once.{name} against writers"),
         )
-        .hint("An open transaction has written it. Try again when it has ended.")
+        .hint("An open transaction has written this table. Try again when that transaction has ended.")
     })
 }
 

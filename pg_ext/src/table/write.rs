@@ -168,7 +168,7 @@ impl Table {
                 Kind::NotInstalled,
                 format!("a table of pg_once has {} columns instead of {}", self.columns(), row.len()),
             )
-            .hint("Do not alter the extension's tables; if the library is newer, ALTER EXTENSION pg_once UPDATE."));
+            .hint("Do not alter the extension's tables. If the library is newer than the extension, run ALTER EXTENSION pg_once UPDATE."));
         }
         let slot = self.slot();
         // SAFETY: the slot has room for natts values; `row` has exactly that many (checked).
@@ -187,7 +187,7 @@ impl Table {
         if self.index_plainly(slot.tid(), row, which) {
             return;
         }
-        // SAFETY: the sequence of the server's own ExecSimpleRelationInsert and -Update.
+        // SAFETY: the same calls as in the server's own ExecSimpleRelationInsert and ExecSimpleRelationUpdate.
         self.as_target(|info, estate| unsafe {
             pg_sys::ExecOpenIndices(info, false);
             insert_index_entries(info, slot.raw, estate, which);

@@ -167,7 +167,7 @@ async fn an_id_is_not_null_and_unique_by_itself() {
     each(&play, indexes, fits).await;
     let columns = r#"
         alter table t drop id; alter table t add id bigint generated always as identity not null primary key |
-        alter table t drop id; alter table t add id bigint generated always as (n) stored not null primary key | ! id: column "id" is generated: the guard cannot see what it becomes
+        alter table t drop id; alter table t add id bigint generated always as (n) stored not null primary key | ! id: column "id" is generated: the guard cannot see its new value
         alter table t alter id drop not null; create unique index on t (id) | ! id: column "id" must be NOT NULL"#;
     let table = r#"
         # {0}
@@ -260,8 +260,8 @@ async fn every_status_fits_its_column() {
         create type st as enum ('new', 'ready', 'running', 'done', 'failed') | st | invalid input value for enum st: "cancelled"
         create type st as enum ('new', 'ready', 'running', 'done', 'failed'); create domain ds as st | ds | invalid input value for enum st: "cancelled"
         create domain ds as text check (value <> 'cancelled') | ds | value for domain ds violates check constraint "ds_check"
-        create domain ds as varchar(8) | ds | there it would be "cancelle"
-        select | varchar(8) | there it would be "cancelle""#;
+        create domain ds as varchar(8) | ds | it would be stored as "cancelle"
+        select | varchar(8) | it would be stored as "cancelle""#;
     let fault = r#"
         ! status_types[5]: "cancelled" does not fit column "status": {2}"#;
     each(&play, types, &[fits, fault].concat()).await;
@@ -269,7 +269,7 @@ async fn every_status_fits_its_column() {
         # spaces at the end count
         alter table job alter status type varchar(9)
         /status_types/- = "new      x"
-        ! status_types[6]: "new      x" does not fit column "status": there it would be "new      ""#;
+        ! status_types[6]: "new      x" does not fit column "status": it would be stored as "new      ""#;
     cases(&play, table).await;
 }
 
@@ -351,7 +351,7 @@ async fn a_column_has_one_part_to_play() {
     let table = r#"
         # {2} as {1}
         /{0} = "{2}"
-        ! {1}: column "{2}" is {2} already"#;
+        ! {1}: column "{2}" is the column of {2} already"#;
     each(&play, columns, table).await;
 }
 

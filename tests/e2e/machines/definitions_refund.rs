@@ -102,7 +102,7 @@ async fn a_refund_s_column_has_one_part_to_play() {
         # {1} as {0}
         /refund/{0} = "{1}"
         /refund/marked = "1"
-        ! refund.{0}: column "{1}" is refund.{2} already"#;
+        ! refund.{0}: column "{1}" is the column of refund.{2} already"#;
     each(&open().await, columns, table).await;
 }
 
@@ -175,7 +175,7 @@ async fn what_the_guard_judges_of_an_item_is_not_generated() {
     let table = r#"
         # {0}
         alter table item add n int; alter table item drop column {1}, add column {1} {2}
-        ! {0}: column "{1}" is generated: the guard cannot see what it becomes"#;
+        ! {0}: column "{1}" is generated: the guard cannot see its new value"#;
     each(&open().await, columns, table).await;
 }
 

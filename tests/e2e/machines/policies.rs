@@ -29,7 +29,10 @@ async fn a_row_that_may_be_seen_but_not_updated_is_kept_back_whoever_asks() {
     ] {
         let refusal = clerk.refused(&call).await;
         assert_eq!(refusal.code, "ON002", "{call}: {refusal:?}");
-        assert!(refusal.message.contains("kept back"), "{call}: {refusal:?}");
+        assert!(
+            refusal.message.contains("was suppressed"),
+            "{call}: {refusal:?}"
+        );
         assert!(refusal.hint.contains("policy"), "{call}: {refusal:?}");
     }
     let untouched = "select count(*) from job where status <> 'ready' or cancel_requested";

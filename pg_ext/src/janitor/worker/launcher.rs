@@ -193,9 +193,9 @@ fn warn_missing(name: &[u8]) {
     let name = String::from_utf8_lossy(name);
     raise::warn(
         format!(
-            "database \"{name}\" of once.janitor_databases is not there, or takes no connections"
+            "database \"{name}\" of once.janitor_databases does not exist, or accepts no connections"
         ),
-        "The database is served once it accepts connections. Otherwise take it out of the list and reload.",
+        "The database is served once it exists and accepts connections. If it is not to be served, take it out of the list and reload.",
     );
 }
 

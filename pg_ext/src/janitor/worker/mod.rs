@@ -1,9 +1,9 @@
 //! worker: the background workers, which run the sweep's tasks.
 //!
-//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher; on a standby only after a
+//! With `shared_preload_libraries = 'pg_once'` the server starts one launcher; a standby starts it only after a
 //! promotion. The launcher starts a worker for each database of `once.janitor_databases` that is due (schedule.rs).
-//! The worker runs one pass and ends, so that nothing stays connected to a database. If the extension is not installed
-//! there, the worker does nothing. A worker tells the launcher in shared memory how its pass ended (board.rs).
+//! The worker runs one pass and ends, so that nothing stays connected to a database. If the database does not have the
+//! extension, the worker does nothing. A worker tells the launcher in shared memory how its pass ended (board.rs).
 //!
 //! Invariant: between two tasks a worker holds no transaction, no snapshot and no lock. Each batch is a transaction of
 //! its own, so the end of a worker loses one batch at most.

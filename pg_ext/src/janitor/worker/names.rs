@@ -1,7 +1,7 @@
 //! The list of once.janitor_databases.
 
-/// The names between the commas, without spaces around them. A name in double quotes is taken literally, with its
-/// quotes doubled. Empty names and repetitions are left out.
+/// The names between the commas, without spaces around them. A name in double quotes is taken literally; a double quote
+/// inside the name is written twice. Empty names and repetitions are left out.
 pub fn parse(list: &[u8]) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     let mut quoted = false;

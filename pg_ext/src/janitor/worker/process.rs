@@ -5,7 +5,7 @@ use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::pg_sys::{self, BgwHandleStatus, Datum, Oid};
 use std::ptr;
 
-/// A worker's name has 95 bytes at most.
+/// The longest title in bytes; the server takes up to 95.
 const LONGEST_NAME: usize = 90;
 
 /// A worker that was started.

@@ -178,7 +178,7 @@ pub fn database_name() -> String {
 pub fn databases(wanted: &[Vec<u8>]) -> HashMap<Vec<u8>, Present> {
     let mut found = HashMap::new();
     // SAFETY: opens, scans and closes a catalog of the server; its rows begin with this structure and are read while
-    // the scan holds them. A connection limit below -1 marks a database that a DROP left half-way.
+    // the scan holds them. A connection limit below -1 marks a database whose DROP was interrupted.
     unsafe {
         let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
         let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
@@ -203,7 +203,7 @@ pub fn databases(wanted: &[Vec<u8>]) -> HashMap<Vec<u8>, Present> {
     found
 }
 
-/// The server's counts of a database. Needs a transaction, which reads them once. None: there are no counts.
+/// The server's counts of changed rows in a database. Needs a transaction, which caches them. None: there are none.
 fn rows_changed(database: Oid) -> Option<RowsChanged> {
     // SAFETY: a setting; null or a structure that lives until the end of the transaction.
     unsafe {

@@ -1,5 +1,5 @@
 //! A change of a topic's lanes needs the proof that no event of the topic is pending. Otherwise the events of an
-//! order_key would be in two lanes, and come out of order.
+//! order_key could be in two lanes, and be delivered out of order.
 //!
 //! Emitters lock their segment as any INSERT does and read the topic's lanes after that; a redrive writes once.retry.
 //! So while the segments and once.retry are locked against writers, every later event gets one of the new lanes. Three
@@ -79,7 +79,7 @@ impl LockedLog {
         Ok(false)
     }
 
-    /// Some batch of the lane is not over.
+    /// Some batch of the lane still holds events.
     fn is_out(&self, subscriber: &Subscriber, last: Option<&Part>) -> Result<bool> {
         let Some(last) = last else {
             return Ok(false);

@@ -56,7 +56,7 @@ pub fn existing(name: &[u8]) -> Result<Topic> {
     Topic::named(name)
 }
 
-/// Locks the row of a topic. Creates the topic if it does not exist (true).
+/// Locks the row of a topic, and creates the topic if it does not exist. True: this call created it.
 pub fn existing_or_new(name: &[u8]) -> Result<(Topic, bool)> {
     ensure_writable(c"topic")?;
     let mut created = false;

@@ -47,7 +47,8 @@ const GET: &std::ffi::CStr = c"
         'dead_for', $6 * interval '1 microsecond',
         'paused', $7)::pg_catalog.json";
 
-// An ack or nack locks the batch before it writes its receipt. So once these rows are locked, all receipts are there.
+// An ack or nack locks the batch before it writes its receipt. So once these rows are locked, no other transaction adds
+// a receipt.
 const HOLD: &std::ffi::CStr = c"
     SELECT pg_catalog.count(*)
       FROM (SELECT FROM once.batch WHERE subscriber_id = $1 FOR UPDATE) held";
@@ -79,7 +80,7 @@ static GET_ALL: Kept = Kept::new(
 static HOLD_ALL: Kept = Kept::new(HOLD, &[INT4OID]);
 static DROP_ALL: Kept = Kept::new(DROP, &[INT4OID]);
 
-/// The values of a change; None: not named, or reset.
+/// The values of a change; None: the option is not named, or is reset to its default.
 #[derive(Default)]
 struct SubscriberChange {
     max_attempts: Option<i32>,
@@ -193,7 +194,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
-    // Comes after the lock on the batches, because a transaction that has nacked may still emit a delayed event.
+    // The batches were locked first, because a transaction that has nacked may still emit a delayed event.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     table::tell_all(&[TOPICS, SUBSCRIBERS])?;

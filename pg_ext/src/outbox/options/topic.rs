@@ -46,7 +46,7 @@ static SET_ALL: Kept = Kept::new(SET, &[INT4OID, JSONBOID, INT4OID, INT8OID, OID
 static GET_ALL: Kept = Kept::new(GET, &[INT4OID, INT4OID, INT8OID, INT8OID]);
 static NAMES_OF: Kept = Kept::new(NAMES, &[INT4OID]);
 
-/// The values of a change; None: not named, or reset.
+/// The values of a change; None: the option is not named, or is reset to its default.
 #[derive(Default)]
 struct TopicChange<'a> {
     lanes: Option<i32>,
@@ -170,7 +170,7 @@ pub fn topic_drop(call: &Call) -> Result<Datum> {
             Kind::InUse,
             format!("topic \"{}\" has {} subscribers", shown(&topic.name), topic.subscribers),
         )
-        .hint("once.subscriber_drop(topic, subscriber) removes one, and its backlog; drop all of them first."));
+        .hint("Drop its subscribers first: once.subscriber_drop(topic, subscriber) removes one subscriber and its backlog."));
     }
     table::tell_all(&[TOPICS])?;
     Ok(call.return_null())

@@ -1,9 +1,9 @@
 //! Copies the needed events of a closed segment to once.event_kept, so that the segment can be truncated.
 //!
-//! A segment is copied if less than half of it is needed. Any other segment waits for its readers, while the current
-//! segment grows. There is one exception: if the current segment is full and mostly not needed, and no other segment is
-//! or will be empty, then the segment with the fewest needed events is copied. So a subscriber that lags costs about
-//! the space of its own backlog.
+//! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed, and the
+//! current segment grows. There is one exception: if the current segment is full and mostly not needed, and no other
+//! segment is empty or will be truncated, then the closed segment with the fewest needed events is copied. So a
+//! subscriber that lags costs about the space of its own backlog.
 
 use super::log::{self, Log};
 use super::need::{self, EventPlace, Needs, place, place_arrays};
@@ -18,7 +18,7 @@ use std::ffi::CStr;
 
 /// Pages of a sample, spread over the table. (A part of the index would show the events of one topic only.)
 const PAGES: u64 = 64;
-/// The log leaves the current segment when its first event is this old and less than half of its events are needed.
+/// The current segment is replaced when its first event is this old and less than half of its events are needed.
 const OLD_US: i64 = 600_000_000;
 
 // $4: the number of the segment that holds the events.
@@ -88,7 +88,7 @@ fn find_needed(home: &Home, most: usize) -> Result<(Vec<EventPlace>, bool)> {
     Ok((found, true))
 }
 
-/// Copies at most `max` events, and marks the segments of which nothing more is needed.
+/// Copies at most `max` events, and marks a segment as drained once all of its needed events are copied.
 pub fn copy_needed(max: i64) -> Result<Swept> {
     let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();

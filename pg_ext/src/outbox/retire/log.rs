@@ -16,7 +16,7 @@ use std::ffi::CStr;
 
 const BY_NUMBER: Name = c"segment_pkey";
 
-/// The log leaves a segment of this size.
+/// A segment of this size, in bytes, is full.
 const FULL: u64 = 8 << 20;
 
 const OPEN: &CStr = c"
@@ -37,8 +37,8 @@ pub struct Log {
     opened: i64,
     /// The present transaction opened the current segment; other sessions still write to the previous segment.
     pub is_opened_here: bool,
-    /// For each drained segment a transaction id. A snapshot in which that transaction is running is from before the
-    /// mark.
+    /// For each drained segment, a transaction id. While a snapshot from before the commit of the mark is left, the
+    /// horizon is below this id.
     drained: [Option<i64>; 4],
 }
 
@@ -59,7 +59,7 @@ impl Log {
             if opened > log.opened {
                 (log.opened, log.is_opened_here) = (opened, slot.is_ours());
             }
-            // After a restore the transaction ids mean nothing.
+            // Transaction ids from before a restore mean nothing.
             if number(4) == Some(present)
                 && let Some(drained) = log.drained.get_mut(number(1).unwrap_or(0) as usize)
             {
@@ -130,7 +130,8 @@ fn is_blank(segment: usize) -> Result<bool> {
 
 /// Marks a segment as drained. This transaction or earlier transactions have copied all of its needed events.
 pub fn mark_drained(segment: usize) -> Result<()> {
-    // In a snapshot that does not see this transaction's commit, this transaction and the next id are running.
+    // A snapshot that does not see this transaction's commit keeps the horizon at or below this transaction's id, and
+    // so below the next id.
     table::assign_xid();
     mark(segment, Some(table::next_xid()))
 }

@@ -1,10 +1,10 @@
 //! The sweep task `outbox_retire`: truncates the segments that no subscriber needs any more.
 //!
 //! The life of a segment:
-//! 1. The segment is current until it is large, or old and mostly not needed, and another segment is empty.
+//! 1. The segment is current until it is large (or old and mostly not needed) and another segment is empty.
 //!   2. The events that a lagging subscriber, an open batch or a retry still needs are copied to once.event_kept, and
 //!      the segment is marked as drained.
-//!   3. In a later transaction, when no snapshot is left from before the commit of that mark, it is truncated.
+//!   3. A later transaction truncates the segment, when no snapshot from before the commit of that mark is left.
 //!
 //! So every snapshot finds an event in its segment or in once.event_kept. A pg_dump that stalls between its snapshot
 //! and its locks holds the truncation back.

@@ -1,7 +1,7 @@
 //! An event is needed while a lane has not reached it, an open batch holds it, or once.retry has it.
 //!
-//! [`Needs`] reads the state of a (topic, lane) when it is first asked for, as it is committed then. It keeps one state
-//! at a time, so callers ask in the order of topic and lane.
+//! [`Needs`] reads the committed state of a (topic, lane) when a caller first asks about an event there. It holds one
+//! state at a time, so callers ask in the order of topic and lane.
 
 use crate::error::Result;
 use crate::outbox::batch::{Batch, Part};
@@ -63,7 +63,7 @@ struct LaneNeeds {
     window: Option<Window>,
     /// The events of its open batches.
     held: HashSet<i64>,
-    /// Taken after the look at the batches; None: the subscriber has no retries.
+    /// The snapshot for once.retry, taken after the look at the batches; None: the subscriber has no retries.
     retries: Option<Snapshot>,
 }
 
@@ -129,7 +129,7 @@ impl Needs {
 }
 
 impl LaneNeeds {
-    /// In this order: see the head of mod.rs.
+    /// Looks at the lane, its batches and once.retry in this order: see the head of mod.rs.
     fn read(subscriber: &Subscriber, lane: i32, retry: &Table) -> Result<LaneNeeds> {
         let mut window = None;
         let mut held = HashSet::new();

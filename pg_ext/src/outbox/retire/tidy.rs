@@ -27,10 +27,10 @@ const DELETE_KEPT: &CStr = c"
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
 // $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time (tokens of old batches are below it;
-// with once.fake_now the largest bigint), $5 the most redelivered events. The last row of a lane stores how far it is
-// read; its batch stays. A batch is deleted whole, under the lock of its head (batch.rs): a part of it would look
-// open. The failed attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered`
-// set.
+// with once.fake_now the largest bigint), $5 the most redelivered events. The last row of a lane stores how far the
+// lane is read, so the batch of that row stays. A batch is deleted whole, under the lock of its head (batch.rs): a
+// remaining part would look like an open batch. The failed attempts at an event are deleted with the batch in which it
+// was acked; that batch has `redelivered` set.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
         SELECT b.subscriber_id, b.token,
@@ -129,7 +129,7 @@ pub fn kept(max: i64) -> Result<Swept> {
     }
     Ok(Swept {
         done: gone.len() as i64,
-        // If other transactions have locked all candidates, the next sweep goes on.
+        // If other transactions have locked all candidates, this sweep stops, and the next sweep tries again.
         more: found.len() as i64 >= max && !gone.is_empty(),
         ..Swept::default()
     })
