@@ -42,8 +42,9 @@ admin_users; passwords come from ~/.pgpass (move-logical: also from that of the 
 ~/.pgpass name databases, NAME_moved and NAME_coming must be let in, too. The programs pg_dump, pg_ctl, ... are those
 on the PATH, of the newer of the two versions.
 
-Killed, or stopped by an error? Run the same command again: it goes on with the step that it named last. The old
-homes are renamed to NAME_moved and closed. Drop them when you have seen that all is well.
+One move runs at a time: FILE.lock is locked meanwhile. Killed, or stopped by an error? Run the same command again: it
+goes on with the step that it named last. The old homes are renamed to NAME_moved and closed. Drop them when you have
+seen that all is well.
 HELP
 }
 
@@ -109,8 +110,11 @@ OUR_SLOT="FROM pg_replication_slots WHERE slot_name = '$SLOT' AND (database IS N
 LIST=$(printf "'%s'," "${NAMES[@]}")
 LIST=${LIST%,}
 # One move at a time: another run would take the database away that this one fills, or write its map over this one's.
-exec 9>"$MAP.lock"
-flock -w 5 9 || die "another move with $MAP goes on"
+[ -e "$MAP.lock" ] || cp --attributes-only --preserve=mode,ownership "$MAP" "$MAP.lock"
+exec 9>>"$MAP.lock"
+found=0
+flock -w 5 9 || found=$?
+case $found in 0) ;; 1) die "another move with $MAP goes on" ;; *) die "$MAP.lock cannot be locked" ;; esac
 export PGCONNECT_TIMEOUT=${PGCONNECT_TIMEOUT:-10}
 
 # Steps -----------------------------------------------------------------------------------------
@@ -188,6 +192,8 @@ is_true() {
 }
 has() { is_true "$1" postgres "SELECT EXISTS (SELECT FROM pg_database WHERE datname = '$2')"; }
 size() { ask "$1" postgres "SELECT pg_size_pretty(pg_database_size('$2'))"; }
+# A part of a pipeline. If the script is killed, it lives on, and must not keep the lock.
+apart() { exec 9>&- && "$@"; }
 program() { "$1" -w -h "${2%:*}" -p "${2##*:}" "${@:3}" 9>&-; }
 admin() {
     psql -w -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2" || die "the pooler at $1 did not answer, or refused"
@@ -237,7 +243,7 @@ check() {
     SERVED=1
     for pooler in "${POOLERS[@]}"; do
         found=$(homes "$pooler")
-        [ "$(wc -l <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}" "Each needs a line, without another dbname."
+        [ "$(grep -c . <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}" "Each needs a line, without another dbname."
         if grep -qvE " ($FROM|$TO) .$" <<<"$found"; then
             die "the pooler at $pooler sends clients elsewhere:" "$found" "Look at --from, and at $MAP."
         fi
@@ -254,7 +260,7 @@ check() {
     # In a copy of the cluster they would take changes away from those that they are copies of.
     found=$(ask "$FROM" postgres "SELECT string_agg(subname || ' in ' || datname, ', ') FROM pg_subscription JOIN pg_database d ON d.oid = subdbid
         WHERE subenabled AND ('$COMMAND' = 'split' OR datname IN ($LIST))") || exit 2
-    [ -z "$found" ] || die "subscriptions are enabled: $found" "No move carries them: ALTER SUBSCRIPTION ... DISABLE, and make them again at the new home."
+    [ -z "$found" ] || die "subscriptions are enabled: $found" "ALTER SUBSCRIPTION ... DISABLE them; docs/how-to/shards.md says what follows the move."
 }
 
 # A server looks at pg_hba.conf before it looks whether the database exists; `$2` is what it said.
@@ -292,7 +298,7 @@ check_target() {
         missing=$(ask "$TO" postgres "SELECT string_agg(r, ' ') FROM unnest(ARRAY[NULL${roles:+,}${roles//$'\n'/,}]) r
             WHERE r NOT IN (SELECT rolname FROM pg_roles)") || exit 2
         [ -z "$missing" ] || die "these roles are missing at $TO: $missing" "Make them there first: pg_dumpall --roles-only."
-        [ "$COMMAND" = move-logical ] || rehearse
+        [ "$COMMAND" = move-logical ] || [ -n "$CLIENTS_WAIT" ] || rehearse
     else
         has "$FROM" "$NAME" || has "$FROM" "${NAME}_moved" || die "$NAME is in neither cluster"
         [ "$COMMAND$slot" != move-logical ] || die "$FROM has no slot $SLOT: a move-dump of $NAME has begun, or the slot was lost" "Run move-dump again, or give the move up first: docs/how-to/shards.md."
@@ -303,8 +309,9 @@ check_target() {
 rehearse() {
     local failed=''
     create_coming "$NAME"
-    program pg_dump "$FROM" -Fc --schema-only --lock-wait-timeout=5s -d "$NAME" | program pg_restore "$TO" --exit-on-error -d "${NAME}_coming" || failed=1
-    ask "$TO" postgres "DROP DATABASE \"${NAME}_coming\""
+    apart program pg_dump "$FROM" -Fc --no-subscriptions --schema-only --lock-wait-timeout=5s -d "$NAME" |
+        apart program pg_restore "$TO" --exit-on-error -d "${NAME}_coming" || failed=1
+    ask "$TO" postgres "DROP DATABASE \"${NAME}_coming\" WITH (FORCE)"
     [ -z "$failed" ] || die "$NAME cannot be dumped, or not restored at $TO: see above"
 }
 
@@ -357,9 +364,9 @@ resume() {
 # Makes the empty NAME_coming with the encoding, owner, settings and rights of the database.
 create_coming() { # database to be like
     if has "$TO" "${NAME}_coming"; then ask "$TO" postgres "DROP DATABASE \"${NAME}_coming\" WITH (FORCE)"; fi
-    program pg_dump "$FROM" --create --schema-only --section=pre-data -d "$1" |
-        sed -nE "/^(CREATE|ALTER|GRANT|REVOKE|COMMENT ON).*DATABASE \"?$1\"?[ ;]/s/DATABASE \"?$1\"?([ ;])/DATABASE \"${NAME}_coming\"\1/p" |
-        sql "$TO" postgres
+    apart program pg_dump "$FROM" --create --schema-only --section=pre-data --lock-wait-timeout=5s -d "$1" |
+        apart sed -nE "/^(CREATE|ALTER|GRANT|REVOKE|COMMENT ON).*DATABASE \"?$1\"?[ ;]/s/DATABASE \"?$1\"?([ ;])/DATABASE \"${NAME}_coming\"\1/p" |
+        apart sql "$TO" postgres
 }
 
 # The twin becomes the home; the old one is closed before.
@@ -433,7 +440,7 @@ is_standby() { is_true "$TO" postgres 'SELECT pg_is_in_recovery()'; }
 # Whether the copy has replayed up to `$1`.
 has_replayed() {
     local behind
-    is_standby || die "$TO was promoted by others, perhaps before it had everything" "Give the split up, or go on without what it lacks: docs/how-to/shards.md."
+    is_standby || die "$TO was promoted meanwhile" "If an earlier run did it, run the command again. Else it may lack commits: docs/how-to/shards.md."
     behind=$(ask "$TO" postgres "SELECT greatest(pg_wal_lsn_diff('$1', pg_last_wal_replay_lsn()), 0)") || exit 2
     echo "$behind bytes"
     [ "$behind" -le 0 ]
@@ -544,7 +551,8 @@ carry() {
     create_coming "${NAME}_moved"
     report "${NAME}_moved" 9>&- &
     REPORTER=$!
-    program pg_dump "$FROM" -Fc -d "${NAME}_moved" | program pg_restore "$TO" --exit-on-error -d "${NAME}_coming"
+    apart program pg_dump "$FROM" -Fc --no-subscriptions -d "${NAME}_moved" |
+        apart program pg_restore "$TO" --exit-on-error -d "${NAME}_coming"
     end_report
 }
 
@@ -602,9 +610,9 @@ twin() {
     create_coming "$NAME"
     # Whole before the transaction begins: half of a dump would be committed.
     # Without the mark that Debian's 15 puts on columns: other servers refuse it.
-    schema=$(program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
+    schema=$(apart program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
         sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; /^ALTER .* SET \(/s/, pg_attver=[0-9]+|pg_attver=[0-9]+, //')
-    psql -w -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null
+    psql -w -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null 9>&-
 }
 
 connection() { echo "host=''${FROM%:*}'' port=${FROM##*:} user=''${PGUSER:-$(id -un)}'' dbname=''$1''"; }

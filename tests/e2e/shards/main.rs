@@ -183,11 +183,12 @@ fn not_begun(world: &World) {
     let first = &world.cluster;
     let place = "create tablespace away location ''";
     first.psql("postgres", place).unwrap();
-    let table = "create table placed () tablespace away";
+    let table = "create table placed () tablespace away; create subscription s connection 'dbname=none' publication p with (connect = false)";
     first.psql("shop_2", table).unwrap();
     let refused = world.refused("move-dump shop_2", false);
     assert!(refused.contains("shop_2 cannot be dumped"), "{refused}");
-    first.psql("shop_2", "drop table placed").unwrap();
+    let drop = "drop table placed; alter subscription s set (slot_name = none)";
+    first.psql("shop_2", drop).unwrap();
     first.psql("postgres", "drop tablespace away").unwrap();
     let paused = world.beside_another("move-logical shop_2", || {
         world.refused("move-dump shop_2", false)

@@ -181,8 +181,8 @@ impl World {
         let mut other = self.script(words, false);
         let other = other.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut other = other.spawn().unwrap();
-        let first = BufReader::new(other.stdout.take().unwrap()).lines().next();
-        assert!(first.unwrap().unwrap().starts_with("step 1 of"));
+        let mut said = BufReader::new(other.stdout.take().unwrap()).lines();
+        assert!(said.next().unwrap().unwrap().starts_with("step 1 of"));
         let did = action();
         kill(&mut other);
         did
