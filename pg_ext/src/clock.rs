@@ -1,14 +1,14 @@
 //! The one clock, and intervals in microseconds.
 //!
-//! Every time that decides an outcome is read here: the server's real clock, or `once.fake_now` in tests. Tokens are
-//! always the real clock (`real_us`), so moving the clock in a test never repeats a token.
+//! Each timestamp that decides an outcome is read here: from the server's real clock, or from `once.fake_now` in
+//! tests. Tokens always come from the real clock (`real_us`), so moving the clock in a test never repeats a token.
 
 use crate::error::Result;
 use crate::settings;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::{CStr, CString};
 
-/// The longest interval accepted anywhere: a thousand years. Sums of two of them and a date cannot
+/// The longest interval accepted anywhere: a thousand years. The sum of a date and two such intervals cannot
 /// overflow a timestamptz.
 pub const LONGEST_US: i64 = 1_000 * 365 * DAY_US;
 /// 24 hours.

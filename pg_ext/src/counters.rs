@@ -2,7 +2,7 @@
 //!
 //! The counts need shared_preload_libraries: only a library on that list may reserve shared memory. A backend that
 //! loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
-//! share. Calls are counted, so a claim that is rolled back stays counted. A restart or a crash begins at zero.
+//! share. Calls are counted, so a claim that is rolled back stays counted. A restart or a crash resets all counts.
 //!
 //! A database has a slot from its first use to the restart. Once all slots are taken, other databases are not counted.
 //! Rates come from samples that `metrics()` stores in the slot, so no claim reads the clock.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 /// The most databases that are counted.
 pub const DATABASES: usize = 64;
-/// Backends of a database are spread over this many cache lines.
+/// Backends of a database are spread over this many stripes.
 const STRIPES: usize = 8;
 /// Time between two samples.
 const WINDOW_US: i64 = 300_000_000;
@@ -132,7 +132,7 @@ impl Board {
         }
     }
 
-    /// The slot of a database, taken now where it had none.
+    /// The slot of a database. If it has none, takes a free slot.
     fn slot(&self, database: u32) -> Option<&Slot> {
         for (owner, slot) in self.owners.iter().zip(&self.slots) {
             match owner.compare_exchange(0, database, AcqRel, Acquire) {
@@ -149,7 +149,7 @@ unsafe impl PGRXSharedMemory for Board {}
 
 // SAFETY: the name is ours alone.
 static BOARD: PgAtomic<Board> = unsafe { PgAtomic::new(c"pg_once claims") };
-/// The postmaster asked for the shared memory; every backend inherits this value.
+/// Whether the postmaster has asked for the shared memory; every backend inherits this value.
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
 /// Where this backend counts.
@@ -177,7 +177,7 @@ pub fn register() {
     }
 }
 
-/// The library came with shared_preload_libraries.
+/// Whether the library was loaded by shared_preload_libraries.
 pub fn is_preloaded() -> bool {
     PRELOADED.load(Relaxed)
 }

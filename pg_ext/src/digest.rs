@@ -24,8 +24,8 @@ pub fn hex(bytes: &[u8]) -> String {
     digits.collect()
 }
 
-/// 64 bits over a call and its arguments, never 0: tells a repeated call from a new call. The length precedes each
-/// part; NULL is a length that no text has.
+/// A 64-bit hash of a call and its arguments, never 0. It tells a repeated call from a new call. The length precedes
+/// each part; a NULL is hashed as a length that no text has.
 pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
     let mut hash = Sha256::new().chain_update(function);
     for part in parts {

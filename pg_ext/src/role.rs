@@ -1,8 +1,8 @@
-//! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file turns those rows
-//! into grants and remembers them.
+//! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file turns
+//! those rows into grants and remembers them.
 //!
-//! Only missing rights are granted, and only rights on the kind's own functions are revoked. A grant is never part of the
-//! extension (see [`OfTheUser`]).
+//! Only missing rights are granted, and only rights on the kind's own functions are revoked. A grant is never part of
+//! the extension (see [`OfTheUser`]).
 
 use crate::call::Call;
 use crate::call::{shown, varlena};

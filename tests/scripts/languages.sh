@@ -17,7 +17,7 @@ language_packages() {
     esac
 }
 
-# `need_language name`: prepares it; false, after naming the packages, where that is impossible.
+# `need_language name`: prepares the language; false, after naming the packages, where that is impossible.
 need_language() {
     local packages
     read -ra packages <<<"$(language_packages "$1")"

@@ -49,7 +49,7 @@ apt_missing() {
     done
 }
 
-# Reads the whole output of apt-cache: cut off at the first match, apt-cache fails, and with it the pipe.
+# Reads the whole output of apt-cache: if sed quit at the first match, apt-cache would fail, and the pipe with it.
 apt_knows() { [ -n "$(apt-cache policy "$1" 2>/dev/null | sed -n '/Candidate: [^(]/p')" ]; }
 
 # Installs those of its arguments that are missing; false if installing is not allowed or fails.

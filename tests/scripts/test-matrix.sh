@@ -45,7 +45,7 @@ compiled() {
 
 pooler_is_here() { has_pgbouncer || is_ci; }
 
-# The languages that are here, or can be had; under CI that must be all.
+# The languages that are installed or can be installed; under CI these must be all languages.
 languages() {
     local language ready=()
     for language in $LANGUAGES; do

@@ -71,7 +71,7 @@ pub enum CancelRequest {
 pub struct Refunded {
     /// The items that this call marked.
     pub items: i64,
-    /// The amount that it refunded.
+    /// The amount that this call refunded.
     pub amount: Amount,
     /// The items that this teardown has marked in all.
     pub items_total: i64,

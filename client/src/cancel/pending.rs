@@ -26,7 +26,7 @@ pub struct PendingCancel {
     pub requested_at: SystemTime,
     /// The items that its teardown has marked so far.
     pub items_total: i64,
-    /// The amount that it has refunded so far.
+    /// The amount that its teardown has refunded so far.
     pub amount_total: Amount,
 }
 

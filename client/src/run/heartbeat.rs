@@ -1,4 +1,4 @@
-//! Owns the heartbeat: it extends a lease while the work runs, and notices its loss.
+//! Owns the heartbeat: it extends a lease while the work runs, and notices the loss of the lease.
 //!
 //! Invariant: the work never runs past the time up to which its lease is known to be alive. That time is counted from
 //! the sending of each extension, so it is never later than the server's.
@@ -21,7 +21,7 @@ pub(super) trait Leased {
     /// How long the lease lasted when it was given.
     fn lease_left(&self) -> Duration;
 
-    /// Renews it by its first length; returns the time left.
+    /// Renews the lease by its first length; returns the time left.
     fn renew<E: Executor>(&self, exec: &E) -> impl Future<Output = Result<Duration, Error>> + Send;
 }
 

@@ -19,7 +19,7 @@ use super::stage::{Stage, reached};
 use super::waker::Waker;
 use crate::{Backoff, Error, Kind};
 
-/// The first wait after the last piece of work; it doubles.
+/// The first wait after the last piece of work; the wait then doubles each time.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 
 /// The lower bound of an idle worker's longest wait.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::pace::jittered;
 
-/// The first wait; it doubles.
+/// The first wait; the wait then doubles, up to `LONGEST`.
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(500);
 

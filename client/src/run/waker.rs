@@ -32,7 +32,7 @@ impl Waker {
         Self::default()
     }
 
-    /// There may be something to do.
+    /// Wakes the workers that share this waker, because there may be work.
     pub fn wake(&self) {
         self.0.send_replace(());
     }

@@ -67,7 +67,8 @@ impl<'a, P: Autocommit> Watch<'a, P> {
         Ok(extended.lease_left)
     }
 
-    /// Runs the work beside its heartbeat; `None`: the lease is lost. A panic releases the row, then goes on.
+    /// Runs the work beside its heartbeat; `None`: the lease is lost. After a panic,
+    /// releases the row and resumes the panic.
     pub(super) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let ended = tokio::select! {
             biased;

@@ -74,7 +74,7 @@ enum ClaimDecision<'a> {
     Claim(DeclaredMove<'a>),
 }
 
-/// Where a claim takes the row, and where the row goes from there.
+/// The status into which a claim moves the row, and the statuses to which the row goes from there.
 struct DeclaredMove<'a> {
     step: &'a Step,
     into: &'a str,

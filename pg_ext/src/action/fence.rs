@@ -60,13 +60,13 @@ impl FencedAction {
         match lease.state() {
             LeaseState::Held => Ok((lease, TokenUse::Held)),
             _ if forgotten <= clock::now_us()? => {
-                Err(self.lost("It ended more than 24 hours ago."))
+                Err(self.lost("The lease ended more than 24 hours ago."))
             }
             _ if repeats(&lease) => Ok((lease, TokenUse::Repeated)),
             LeaseState::Swept => {
                 Err(self.lost("The lease expired, and a sweep has reverted the row."))
             }
-            _ => Err(self.lost("It was released.")),
+            _ => Err(self.lost("The lease was released.")),
         }
     }
 
@@ -115,7 +115,7 @@ impl FencedAction {
     /// The lease is lost, and nobody knows any more whether this token finished the action before.
     fn forgotten(&self, why: &'static str) -> Error {
         self.lost(why).hint(
-            "Stop this attempt and roll back its writes. Its finish may have been committed long ago: look at the row \
+            "Stop this attempt and roll back its writes. Its action_finish may have been committed long ago: look at the row \
              before you delete what it made outside the database.",
         )
     }

@@ -1,5 +1,6 @@
-//! `action_extend` is a heartbeat: it checks the token and reports a cancellation. It makes a HOT update of the lease
-//! and reads the row without a lock. `action_expire` ends the lease of a dead holder, or the wait of a deferred row.
+//! `action_extend` is a heartbeat: it checks the token and reports a cancellation. Its update of the lease is HOT
+//! unless the lease now ends before look_at. It reads the row without a lock. `action_expire` ends the lease of a dead
+//! holder, or the wait of a deferred row.
 
 use super::fence::FencedAction;
 use super::lease::{Lease, LeaseCol, LeaseState};
@@ -35,7 +36,7 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
         };
         lease.put_i64(LeaseCol::LeaseUntil, until);
         if until < lease.i64(LeaseCol::LookAt) {
-            // Not a HOT update: look_at is in an index, and the sweep must look earlier.
+            // The sweep must look at the lease earlier. This update is not HOT, because look_at is indexed.
             lease.put_i64(LeaseCol::LookAt, until);
         }
         (
@@ -66,7 +67,7 @@ pub fn action_expire(call: &Call) -> Result<Datum> {
     };
     let written = FencedAction::of_present(machine, id, &lease).write(|lease, now| {
         let until = lease.i64(LeaseCol::LeaseUntil);
-        // A lease that is over may be deferred: a sweep could not revert its row.
+        // An expired lease may be deferred, because a sweep could not revert its row.
         let is_later = now < until.max(lease.i64(LeaseCol::LookAt));
         if is_later {
             lease.put_i64(LeaseCol::LeaseUntil, until.min(now));

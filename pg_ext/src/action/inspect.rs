@@ -1,7 +1,7 @@
 //! `action_get` and `action_list`: who has a row, since when, what failed, and what happens next.
 //!
-//! They serve operators: they ignore owners of machines and rights on tables. Of a user's row they show only the id, the
-//! status and the cancel flag.
+//! They serve operators: they ignore owners of machines and rights on tables. Of a user's row they show only the id,
+//! the status and the cancel flag.
 
 use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown};

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// The first backoff of a row that could not be reverted; doubled each time, except after a lock timeout.
 const FIRST_BACKOFF_US: i64 = 10_000_000;
 const LONGEST_BACKOFF_US: i64 = 3_600_000_000;
-/// The longest time that a batch with failures goes on. The next call takes the rest.
+/// A batch in which a row failed stops after this time. The next call takes the rest.
 const TURN: Duration = Duration::from_secs(1);
 
 /// $1 ids. Locks the rows in the order of their ids and skips rows that others have locked.
@@ -58,7 +58,7 @@ pub struct DueLease {
 }
 
 impl DueLease {
-    /// The lease is still held under the token that was due.
+    /// Whether the lease is still held, with the token that it had when it was found due.
     fn is(&self, lease: &Lease) -> bool {
         lease.mark() == (self.token, LeaseState::Held)
     }
@@ -85,7 +85,7 @@ pub fn revert_due(name: &[u8], due: &[DueLease]) -> Result<Reverted> {
 }
 
 impl Reverted {
-    /// The whole table failed, so no row is deferred and the sweep of this machine ends.
+    /// The table could not be locked or read, so no row is deferred and the sweep of this machine ends.
     fn has_no_table(&mut self, due: &[DueLease], failure: &str) {
         self.swept.add(Swept::failure(due.len(), failure));
         self.is_cut_short = true;
@@ -142,7 +142,8 @@ impl RevertBatch {
         Ok(())
     }
 
-    /// Reverts the rows that are still due and deletes dead leases. Returns how many rows and dead leases there were.
+    /// Reverts the rows that are still due, and deletes dead leases: their row is gone or has left the claim state.
+    /// Returns the number of reverted rows and deleted leases.
     fn revert(&self, due: &[DueLease]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due);
@@ -278,7 +279,7 @@ impl RevertBatch {
     }
 }
 
-/// Defers a row that could not be reverted: for twice as long each time; after a lock timeout for as long as before.
+/// Defers a row that could not be reverted. Each failure doubles the wait; a lock timeout leaves the wait as it was.
 fn defer(due: &DueLease, failure: &subxact::Failure) -> Result<()> {
     let note = from_utf8(&failure.message);
     change_lease(&Table::to_write(TABLE)?, &due.key, |lease, now| {

@@ -16,12 +16,13 @@ use crate::subxact::Failure;
 use crate::swept::{self, ACTION_RELEASE, Swept};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// The most leases read for each row that may be swept. Ended and locked leases must not hide due leases.
+/// For each row that it may sweep, a sweep reads at most this many leases: so many that ended and locked leases do not
+/// hide due leases.
 const LOOKS_PER_ROW: usize = 1_000;
-/// The most ended or extended leases that are rewritten or deleted for each row that may be swept.
+/// For each row that it may sweep, a sweep rewrites or deletes at most this many ended or extended leases.
 const TIDIED_PER_ROW: usize = 10;
 
-/// Other work in a machine's turn. Its inner error counts as a failure of that machine.
+/// Work that a sweep does for each machine after its rows. The inner error counts as a failure of that machine.
 pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
 /// Sweeps at most `max` rows of all machines or of `only` one, and records the runs. The least recently swept machine

@@ -1,6 +1,6 @@
 //! `cancel_audit`: compares the marked items with the recorded refunds.
 //!
-//! Both sides are read under one snapshot, so no refund comes in between. Both are sorted by id as bytes, so neither is
+//! Both sides are read under one snapshot, so both show the same refunds. Both are sorted by id as bytes, so neither is
 //! held in memory. Deleted rows are not audited.
 
 use super::items::Items;

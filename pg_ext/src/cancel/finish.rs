@@ -1,4 +1,4 @@
-//! `cancel_finish`: the terminal move, once all money is back and all artifacts are deleted.
+//! `cancel_finish`: the terminal move, once all money is paid back and all artifacts are deleted.
 //!
 //! It locks the row FOR UPDATE. With the guard on, every writer of an item holds the row FOR KEY SHARE, so
 //! cancel_finish waits for them. (A foreign key alone makes only an INSERT hold the row.) Then it reads the items as

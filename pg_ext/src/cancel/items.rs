@@ -14,8 +14,8 @@ use crate::table::Snapshot;
 use crate::table::enums::is_enum;
 use pgrx::pg_sys::{self, Datum};
 
-/// One item that fits; $1 is the row's id. The outer LIMIT ends the execution. The CTE has no LIMIT, because with a
-/// LIMIT the server may plan a sequential scan.
+/// The key of one item that satisfies `{which}`; $1 is the row's id. The outer LIMIT ends the execution. The CTE has no
+/// LIMIT, because with a LIMIT the server may plan a sequential scan.
 const SOME: &str = "
     WITH fits AS MATERIALIZED (
         SELECT i.{item_id}::pg_catalog.text AS \"once$key\" FROM {items} AS i
@@ -40,7 +40,7 @@ pub struct Items<'a> {
     pub shape: &'a RefundShape,
 }
 
-/// Which items.
+/// The state of the wanted items.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WhichItems {
     Undecided,
@@ -100,7 +100,8 @@ impl Items<'_> {
         }
     }
 
-    /// One of these items, even if a policy hides it from the caller. Reads as the check of a foreign key does.
+    /// The key of one item in state `which`, even if a policy hides the item from the caller. Reads as the check of a
+    /// foreign key does.
     pub fn some_of_all(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         let owner = self.shape.items.owner();
         let _owner = owner.map(SwitchedUser::to_owner_for_check);
@@ -108,7 +109,7 @@ impl Items<'_> {
         self.find_one("of all", id, which)
     }
 
-    /// One of these items in the latest snapshot, at every isolation level.
+    /// The key of one item in state `which` in the latest snapshot, at every isolation level.
     pub fn some(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         self.find_one("visible", id, which)
     }

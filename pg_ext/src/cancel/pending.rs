@@ -1,5 +1,5 @@
 //! `cancel_pending`: the open teardowns that a worker can do, oldest first. The user's rows are read with the caller's
-//! rights. The sweep's part is here, too: it closes orphaned teardowns.
+//! rights. The sweep's work on teardowns is here, too: it closes orphaned teardowns.
 
 use super::record::{BY_OPEN, TABLE, Teardown, TeardownCol};
 use crate::action::lease::Lease;
@@ -175,7 +175,7 @@ fn next_open(
     Ok(Some(open).filter(|open| !open.is_empty()))
 }
 
-/// Status and flag of the rows that exist, by id: in this statement's snapshot, or in the latest snapshot.
+/// The status and flag of each row that exists, by id. `latest`: read in the latest snapshot, not in the statement's.
 fn rows_present(
     machine: &Machine,
     open: &[OpenTeardown],

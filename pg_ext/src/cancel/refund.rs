@@ -21,8 +21,9 @@ use crate::spi::column;
 use crate::table::{Snapshot, above_read_committed};
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id, $2 the most items. Items are locked in key order before any write, because their number is a
-/// condition of the UPDATE. An item that was decided during the wait is left out; a changed item counts as it is now.
+/// $1 the row's id, $2 the most items. All items are locked in key order before the first is written, because the
+/// condition of the UPDATE needs their number. An item that was decided during the wait for its lock is left out; an
+/// item that was changed counts as it is now.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
         SELECT i.{item_id} AS \"once$key\",
@@ -92,7 +93,7 @@ const WHOLE: (&str, &str) = (
     "pg_catalog.int8",
     "i.{amount}::pg_catalog.int8 OPERATOR(pg_catalog.>=) 0::pg_catalog.int8",
 );
-/// NaN is greater than infinity.
+/// `< Infinity` also excludes NaN, which is greater than infinity.
 const NUMERIC: (&str, &str) = (
     "pg_catalog.\"numeric\"",
     "i.{amount}::pg_catalog.\"numeric\" OPERATOR(pg_catalog.>=) 0::pg_catalog.\"numeric\"
@@ -249,7 +250,7 @@ fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
     if !has_wallet(Snapshot::latest())? {
         return Ok(Error::new(
             Kind::MissingWallet,
-            format!("{} names no wallet that is there", torn.named()),
+            format!("{} names no existing wallet", torn.named()),
         )
         .hint(format!(
             "Check its column {} and table {}. Nothing was marked.",

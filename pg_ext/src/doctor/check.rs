@@ -58,7 +58,8 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
 
 /// A problem and its next step.
 pub struct Finding {
-    /// The level in doctor: error if rows stay stuck or events are lost, info for a machine that may be right as it is.
+    /// The level in doctor: error if rows stay stuck or events are lost, info if the machine may be right as it is,
+    /// else warning.
     pub level: Severity,
     pub problem: String,
     pub hint: String,
@@ -97,12 +98,12 @@ impl Findings {
         for table in stored.renamed_tables()?.iter().filter(|t| t.is_swapped) {
             let (then, now) = (&table.name_then, &table.name_now);
             self.add(
-                format!("{then} is another table now: moves go on in {now}, which had that name when the machine was defined"),
-                "Define the machine again, and turn on its guard: the definition means the table of that name.",
+                format!("the name {then} belongs to another table now: moves go on in {now}, which had this name when the machine was defined"),
+                "Define the machine again, and turn on its guard: then the machine uses the table that has the name now.",
             );
         }
         if let Err(missing) = shape::look_up_names(definition, stored.tables()) {
-            let hint = "Rename it back, define the machine again (a table that was made anew is another one), or drop the machine.";
+            let hint = "Rename it back, define the machine again (also if the table was dropped and created again), or drop the machine.";
             missing.into_iter().for_each(|line| self.add(line, hint));
             return Ok(());
         }
@@ -170,7 +171,7 @@ impl Findings {
                     "it can be cancelled and has no claim state; a cancel in {} begins the teardown at once",
                     names.join(", ")
                 ),
-                "Declare each status in which a worker runs as a claim_state of its step. A status in which the row only waits is none.",
+                "Declare each status in which a worker runs as a claim_state of its step. A status in which the row only waits is no claim state.",
             );
         }
     }
@@ -233,7 +234,7 @@ impl Findings {
                 }
                 if standing.refuses_moves {
                     self.add(
-                        format!("{name} is a partition with a guard after the row, which refuses every move to another partition"),
+                        format!("{name} is a partition whose guard is an AFTER ROW trigger, which refuses every move to another partition"),
                         "Call once.machine_guard(machine, true).",
                     );
                 }

@@ -13,7 +13,7 @@ const SNAPSHOTS: &CStr = c"
            pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),
            pg_catalog.format('open since %s, state %s, role %s, application \"%s\"',
                              a.xact_start, a.state, a.usename, a.application_name),
-           pg_catalog.format('End it, or SELECT pg_terminate_backend(%s). Set idle_in_transaction_session_timeout, and do not keep transactions open beside foreign calls.', a.pid)
+           pg_catalog.format('End it, or SELECT pg_terminate_backend(%s). Set idle_in_transaction_session_timeout, and do not keep transactions open during foreign calls.', a.pid)
       FROM pg_catalog.pg_stat_activity a
      WHERE (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
        AND a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid()

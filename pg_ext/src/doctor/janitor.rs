@@ -67,7 +67,7 @@ const DATABASES: &CStr = c"
            'Add pg_once to shared_preload_libraries and restart the server.'
      WHERE NOT $1 AND EXISTS (SELECT FROM named)";
 
-// $1: when a database last waited too long for a worker; $2: an earlier time is not reported.
+// $1: when a database last waited too long for a worker; $2: the earliest time that is reported.
 const LATE: &CStr = c"
     SELECT 'warning', 'the background workers are too few for the databases of once.janitor_databases',
            pg_catalog.format('at %s a database had waited for longer than once.janitor_naptime (%s); once.janitor_workers is %s',

@@ -68,7 +68,7 @@ pub fn undeclared(report: &Report) -> Result<()> {
             report.add(
                 Severity::Warning,
                 format!("scope \"{name}\" has keys and no options; \"{meant}\" has options"),
-                "One of the names may be misspelt: then its keys are apart, and a duplicate is not recognised.",
+                "One of the names may be misspelt. Then the keys of one operation are in two scopes, and a duplicate is not recognised.",
                 format!("If both are meant: SELECT once.scope_set({}, '{{}}').", literal(name)),
             );
         }
@@ -122,7 +122,7 @@ pub fn foreign(report: &Report) -> Result<()> {
         report.add(
             Severity::Warning,
             format!("{foreign} of {looked} keys belong to another shard"),
-            "claims of them are ON007 here; what has a token may go on",
+            "claims of these keys raise ON007 here; calls with a token of such a key may go on",
             "Look at the routing of your clients, and at once.shard_get().",
         );
     }

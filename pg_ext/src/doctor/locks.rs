@@ -1,4 +1,5 @@
-//! Backends that hold row locks for a long time, or on an overdue lease. A sweep skips these rows, a worker waits.
+//! Backends that hold row locks for a long time, or a lock on an overdue lease. A sweep skips these rows; a worker
+//! waits for them.
 
 use super::Report;
 use crate::clock;
@@ -7,7 +8,8 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Each phase of a worker is a short transaction. One that is open for a minute often waits for a foreign call.
+// Each phase of a worker is a short transaction. A transaction that is open for a minute
+// often waits for a foreign call.
 const HOLDERS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('backend %s keeps rows locked', a.pid),
@@ -29,7 +31,7 @@ const HOLDERS: &CStr = c"
      GROUP BY a.pid, a.xact_start, a.state, a.usename, a.application_name
      ORDER BY a.xact_start LIMIT 20";
 
-// A lock on an overdue lease makes the sweep skip it, however young the transaction of the lock is.
+// The sweep skips an overdue lease that is locked, however young the transaction is that holds the lock.
 const OVERDUE: &CStr = c"
     SELECT 'error',
            pg_catalog.format('backend %s keeps an overdue lease locked: row %s of machine \"%s\"', a.pid, l.row_id,

@@ -13,7 +13,8 @@ use std::ffi::CStr;
 /// The most subscribers that get a row for dead letters.
 const MOST_SUBSCRIBERS: usize = 100;
 
-// $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all died, $5 more may have died.
+// $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all dead letters
+// died, $5 whether more than $3 may have died.
 const DEAD: &CStr = c"
     SELECT CASE WHEN $3 > 0 THEN 'warning' ELSE 'info' END,
            CASE WHEN $3 > 0
@@ -34,7 +35,7 @@ const PAUSED: &CStr = c"
 const FUTURE: &CStr = c"
     SELECT 'error', 'events come from the future',
            pg_catalog.format('event %s was emitted by transaction %s, which this server has not begun', e.event_id, e.xid),
-           'Rows of another cluster''s life were put in here. Before clients come: SELECT once.incarnation_renew();'
+           'Rows of another cluster were loaded into this one. Before clients connect: SELECT once.incarnation_renew();'
       FROM ((SELECT xid, event_id, series FROM once.event_0 ORDER BY xid DESC LIMIT 100) UNION ALL
             (SELECT xid, event_id, series FROM once.event_1 ORDER BY xid DESC LIMIT 100) UNION ALL
             (SELECT xid, event_id, series FROM once.event_2 ORDER BY xid DESC LIMIT 100) UNION ALL

@@ -26,7 +26,10 @@ pub fn ask(report: &Report) -> Result<()> {
     if counters::claims().is_none() {
         let why = match counters::is_preloaded() {
             false => "pg_once was not loaded by shared_preload_libraries".to_owned(),
-            true => format!("{} other databases have all the room", counters::DATABASES),
+            true => format!(
+                "{} other databases have taken all places in shared memory",
+                counters::DATABASES
+            ),
         };
         report.add(
             Severity::Info,

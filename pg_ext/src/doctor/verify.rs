@@ -11,7 +11,7 @@ use std::ffi::CStr;
 
 const MOST_VERIFIED: i32 = 1_000_000;
 
-// In each statement $1 is the most rows that it checks. It shows at most ten violations.
+// In each statement $1 is the most rows that the statement checks. It returns at most ten violations.
 
 const ANSWERS: &CStr = c"
     SELECT pg_catalog.format('key %L of scope %L has status %s', k.key, k.scope, k.status)
@@ -94,10 +94,13 @@ static INVARIANTS: [(&str, &Kept); 6] = [
     ),
     ("a topic counts its subscribers", &SUBSCRIBERS_COUNTED),
     (
-        "the first event of an order_key that is retried does not wait",
+        "the first retried event of an order_key does not wait for another event",
         &FIRST_OF_KEY,
     ),
-    ("an event that is out or retried is stored", &EVENTS_STORED),
+    (
+        "an event in a batch or in once.retry is stored",
+        &EVENTS_STORED,
+    ),
 ];
 
 /// `once.verify`.

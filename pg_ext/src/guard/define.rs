@@ -243,7 +243,7 @@ fn ensure_leases_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
             format!("status {} must not become a claim state", quoted(success))
         } else if new.cancel.as_ref().is_some_and(is_cancelled) {
             let success = quoted(success);
-            format!("status {success} must not become the cancelled one")
+            format!("status {success} must not become the cancelled state")
         } else {
             return Ok(());
         };

@@ -96,8 +96,8 @@ fn are_those_wanted(machine: &str, present: &[PresentGuard], wanted: &[WantedGua
     wanted.len() == present.len() && wanted.iter().all(|w| present.iter().any(|p| serves(p, w)))
 }
 
-/// Whether the guard is marked as on, is as machine_guard makes it, and fires on every table below. A table that
-/// inherits from a guarded table cannot have a guard, so it does not count.
+/// Whether the guard is marked as on, is as machine_guard makes it, and fires on each guarded table and partition.
+/// A table that inherits from a guarded table cannot have a guard, so it does not count.
 fn is_whole(machine: &Machine) -> Result<bool> {
     let name = machine.name();
     let is_marked = StoredMachine::find(&from_utf8(name))?.is_some_and(|s| s.guarded());
@@ -138,12 +138,12 @@ fn lock_guarded(machine: &str, wanted: &[WantedGuard]) -> Result<Vec<PresentGuar
             lock_for_ddl(machine, &partition, *mode)?;
         }
     }
-    // The DDL uses the tables' names, and by now another table may have such a name.
+    // The DDL uses the tables' names, and another table may have one of these names by now.
     match tables.iter().all(|(table, _)| table.is_still_named()) {
         true => Ok(present),
         false => Err(Error::new(
             Kind::RetryTransaction,
-            format!("a table of machine \"{machine}\" was renamed or was dropped while its guard waited for it"),
+            format!("a table of machine \"{machine}\" was renamed or dropped while this call waited for its lock"),
         )
         .hint("Roll back and run the whole transaction again.")),
     }

@@ -31,12 +31,12 @@ impl<T> TableMemory<T> {
         TableMemory(RefCell::new(None))
     }
 
-    /// The columns of this event's table, looked up where they are not kept.
+    /// The columns of this event's table; looks them up if they are not kept.
     pub fn recall(&self, event: &RowEvent, look_up: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
         if let Some(last) = self.0.borrow().as_ref().filter(|r| r.is_of(event)) {
             return Ok(last.guarded.clone());
         }
-        // A message during the look-up makes the next row look up again.
+        // If a relcache message came during the look-up, the next row looks up the columns again.
         let changes = changes::watch_guarded(event.relation());
         let guarded = Rc::new(look_up()?);
         *self.0.borrow_mut() = Some(RememberedTable {

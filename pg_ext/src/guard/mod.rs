@@ -8,7 +8,7 @@
 //! - a change of the id of a claimed, flagged or cancelled row;
 //! - an INSERT in a claim state, in the cancelled state or with the cancel flag set;
 //! - a DELETE during the teardown;
-//! - a move out of a partition that was attached after the guard was put on.
+//! - a move out of a partition whose guard was put on before the table became a partition.
 //!
 //! `item` refuses, on the items table:
 //! - the refund marker, except from cancel_refund;

@@ -247,7 +247,7 @@ impl GuardedRows {
         }
         Err(self.refuse(
             old,
-            "is being cancelled and cannot be deleted before it is",
+            "is being cancelled and cannot be deleted before it is cancelled",
             "Finish the teardown first: cancel_refund, cancel_items, cancel_confirm, cancel_finish.",
         ))
     }
@@ -256,7 +256,7 @@ impl GuardedRows {
     fn moved(&self, old: &RowVersion) -> Result<()> {
         Err(self.refuse(
             old,
-            "cannot leave its partition: the table was attached later, and its guard is one after the row",
+            "cannot leave its partition: the table became a partition after its guard was put on, so the guard is an AFTER ROW trigger",
             "Put the guard on again: once.machine_guard(machine, true).",
         ))
     }

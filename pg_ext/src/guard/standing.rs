@@ -10,8 +10,9 @@ use crate::spi::{self, Kept, column, text, text_of, yes};
 use pgrx::pg_sys::{BYTEAOID, Datum, OIDOID, TEXTOID};
 use std::ffi::CStr;
 
-// The guarded table and all tables below it. A partition has its parent's triggers, and each may be disabled there; a
-// table that inherits has none. Column 3 is the first BEFORE ROW trigger that fires after a BEFORE ROW guard.
+// The guarded table and all tables below it. A partition has its parent's triggers, but each of them may be disabled on
+// the partition; a table that inherits has none of them. Column 3 is the first BEFORE ROW trigger that fires
+// after a BEFORE ROW guard.
 const BELOW: &CStr = c"
     WITH RECURSIVE below AS (
         SELECT $1 AS relation

@@ -66,7 +66,7 @@ pub fn inbox_record(call: &Call) -> Result<Datum> {
 fn not_accepted(message: &Entry) -> Error {
     let lost = format!("{} is not accepted", message.named());
     Error::new(Kind::LeaseLost, lost)
-        .detail("It never was, its transaction was rolled back, or its ttl is over.")
+        .detail("It was never accepted, the transaction that accepted it was rolled back, or its ttl is over.")
         .hint("Call inbox_accept first, in the same transaction.")
 }
 

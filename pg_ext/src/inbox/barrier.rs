@@ -1,4 +1,5 @@
-//! `inbox_barrier`: a step's action and its compensation share one row. The first of them to commit decides for both.
+//! `inbox_barrier`: a step's action and its compensation share one row. If the compensation commits
+//! first, it is skipped and the action is refused.
 
 use super::entry::{Col, Entry, Status, expiry, ttl};
 use super::meet::{Decision, Found, Own, find_or_write};

@@ -298,7 +298,7 @@ async fn a_guarded_table_that_becomes_a_partition_is_told_and_guarded_anew() {
     .await;
     let told = play.show(check).await;
     assert!(
-        told.contains("is a partition with a guard after the row"),
+        told.contains("is a partition whose guard is an AFTER ROW trigger"),
         "{told}"
     );
     // Until then no row goes to another partition; a row that is deleted is told from one that goes.

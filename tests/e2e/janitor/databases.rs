@@ -15,6 +15,9 @@ async fn set(admin: &Client, databases: &str) {
     show(admin, "select pg_reload_conf()").await;
 }
 
+/// What the launcher says of a database.
+const MISSING: &str = "of once.janitor_databases does not exist";
+
 #[tokio::test]
 async fn the_list_is_read_again_on_reload_and_follows_the_databases() {
     let cluster = launch("");
@@ -35,7 +38,7 @@ async fn the_list_is_read_again_on_reload_and_follows_the_databases() {
     set(&admin, "a, b").await;
     until_logged(
         &cluster,
-        "database \"a\" of once.janitor_databases is not there",
+        "database \"a\" of once.janitor_databases does not exist",
     )
     .await;
     let a = cluster.create_database_with_extension("a").await.unwrap();
@@ -77,11 +80,11 @@ async fn a_served_database_is_a_template_is_renamed_and_dropped_and_the_log_stay
     until_swept(&client).await;
     drop(client);
     soon(&admin, "create database copy template a").await;
-    let before = logged(&cluster, "is not there");
+    let before = logged(&cluster, MISSING);
     soon(&admin, "alter database a rename to renamed").await;
     let missing = async |times| {
         poll_async("the launcher to miss the database", async || {
-            Ok((logged(&cluster, "is not there") >= before + times).then_some(()))
+            Ok((logged(&cluster, MISSING) >= before + times).then_some(()))
         })
         .await
         .unwrap();
@@ -95,12 +98,12 @@ async fn a_served_database_is_a_template_is_renamed_and_dropped_and_the_log_stay
     missing(2).await;
     // Many naps later it still says so once.
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-    assert_eq!(logged(&cluster, "is not there"), before + 2);
+    assert_eq!(logged(&cluster, MISSING), before + 2);
     // A worker that begins while its database goes is refused by the server, once for each time that it went.
     let refused = logged(&cluster, "FATAL");
     assert_eq!(
         refused,
-        logged(&cluster, "does not exist"),
+        logged(&cluster, "database \"a\" does not exist"),
         "{}",
         cluster.log_tail()
     );

@@ -269,7 +269,7 @@ async fn a_definition_that_breaks_ten_things_reports_ten() {
         ! cancel.flag: public.job has no column "nope"
         ! transitions[0].when: column "m" does not exist
         ! refund.undecided: is the same value as marked, "returned"
-        ! refund.balance: column "customer" is refund.wallet_id already"#;
+        ! refund.balance: column "customer" is the column of refund.wallet_id already"#;
     cases(&play, table).await;
     // Nothing was stored, and the order is the same every time.
     assert_eq!(play.show("select count(*) from once.machine").await, "0");

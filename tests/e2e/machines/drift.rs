@@ -43,16 +43,20 @@ async fn a_table_that_was_swapped_by_two_renames_is_reported_until_the_machine_i
     .await;
     let told = problems(&play).await;
     assert!(
-        told.contains("public.job is another table now: moves go on in public.job_old"),
+        told.contains("public.job belongs to another table now: moves go on in public.job_old"),
         "{told}"
     );
     assert!(told.contains("Define the machine again"), "{told}");
-    let doctor = "select level from once.doctor() where problem like '%is another table now%'";
+    let doctor =
+        "select level from once.doctor() where problem like '%belongs to another table now%'";
     assert_eq!(play.show(doctor).await, "warning");
     play.show("create table more (like item including all); alter table item rename to item_old; alter table more rename to item")
         .await;
     let told = problems(&play).await;
-    assert!(told.contains("public.item is another table now"), "{told}");
+    assert!(
+        told.contains("public.item belongs to another table now"),
+        "{told}"
+    );
     define(&play, JOB).await;
     assert_eq!(problems(&play).await, "");
     jobs(&play, 3, 3, "ready").await;

@@ -42,7 +42,7 @@ async fn each_invariant_that_is_broken_by_hand_is_found() {
         ),
         (
             "delete from once.event_0",
-            "an event that is out or retried is stored",
+            "an event in a batch or in once.retry is stored",
         ),
     ] {
         play.show(&format!("begin; {damage}")).await;
@@ -56,7 +56,7 @@ async fn each_invariant_that_is_broken_by_hand_is_found() {
     assert_eq!(play.show(FOUND).await, "~");
     play.show("update once.retry set due_at = 'infinity'").await;
     play.ask(FOUND)
-        .is("the first event of an order_key that is retried does not wait")
+        .is("the first retried event of an order_key does not wait for another event")
         .await;
     assert_eq!(play.code("select once.verify(0)").await, "22023");
 }

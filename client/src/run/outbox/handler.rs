@@ -23,7 +23,7 @@ pub trait Deliver: Send + Sync + 'static {
     ///
     /// The callback's writes commit together with the event's death. If it fails, or panics, neither is committed, and
     /// the event is released, to be delivered once more later. The callback runs again after a lost race, so it must
-    /// have no effect outside the database. The rest of the batch is not acked while it runs.
+    /// have no effect outside the database. The rest of the batch is not acked while the callback runs.
     fn dead(
         &self,
         transaction: &OpenTransaction,
@@ -35,7 +35,7 @@ pub trait Deliver: Send + Sync + 'static {
     }
 
     /// The lease of a batch was lost with this many of its events neither acked nor nacked: another worker
-    /// delivers them. To count and to alert; a `WARN` line is logged, too.
+    /// delivers them. Use this call to count and to alert; a `WARN` line is logged, too.
     fn lost(&self, events: u64) {
         let _ = events;
     }

@@ -43,9 +43,9 @@ enum Stopped {
     Call(Error),
     /// In the handler's callback: nothing is written.
     Callback(Error),
-    /// The same, by a panic.
+    /// In a panic of the callback: nothing is written.
     Panicked(Panic),
-    /// In its commit: unknown.
+    /// In its commit: whether anything is written is unknown.
     Commit(Error),
 }
 
