@@ -196,7 +196,7 @@ size() { ask "$1" postgres "SELECT pg_size_pretty(pg_database_size('$2'))"; }
 apart() { exec 9>&- && "$@"; }
 program() { "$1" -w -h "${2%:*}" -p "${2##*:}" "${@:3}" 9>&-; }
 admin() {
-    psql -w -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2" || die "the pooler at $1 did not answer, or refused"
+    psql -w -X -q -A -P footer=off -h "${1%:*}" -p "${1##*:}" -d pgbouncer -c "$2" 9>&- || die "the pooler at $1 did not answer, or refused"
 }
 
 # A line "NAME HOST:PORT PAUSED" for each database that is to move; PAUSED is 0 or 1.
@@ -567,7 +567,7 @@ switch() {
 }
 
 move_dump() {
-    step "look whether $NAME can go from $FROM to $TO. Its tables are tried in ${NAME}_coming at $TO, which is dropped again."
+    step "look whether $NAME can go from $FROM to $TO. Unless clients wait, its tables are tried in ${NAME}_coming at $TO, which is dropped again."
     check
     check_target
     if [ -n "$SERVED" ]; then
@@ -610,7 +610,7 @@ twin() {
     create_coming "$NAME"
     # Whole before the transaction begins: half of a dump would be committed.
     # Without the mark that Debian's 15 puts on columns: other servers refuse it.
-    schema=$(apart program pg_dump "$FROM" --schema-only --no-publications --no-subscriptions -d "$NAME" |
+    schema=$(exec 9>&-; program pg_dump "$FROM" --schema-only --lock-wait-timeout=5s --no-publications --no-subscriptions -d "$NAME" |
         sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; /^ALTER .* SET \(/s/, pg_attver=[0-9]+|pg_attver=[0-9]+, //')
     psql -w -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null 9>&-
 }
@@ -624,7 +624,7 @@ subscribe() {
         return
     fi
     # Fails, since there is no such database yet: drain will need it.
-    let_in "the server $TO into ${NAME}_moved at $FROM" "$(sql "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION ${PUBLICATION}_try
+    let_in "the server $TO into ${NAME}_moved at $FROM" "$(exec 9>&-; sql "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION ${PUBLICATION}_try
         CONNECTION '$(connection "${NAME}_moved")' PUBLICATION $PUBLICATION WITH (create_slot = false, slot_name = NONE, enabled = false)" 2>&1 || true)"
     # The publication first: the slot begins behind it.
     is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = '$PUBLICATION')" ||

@@ -142,8 +142,9 @@ impl From<Failure> for Undelivered {
 }
 
 /// `?` makes this from a failed call of the handler: worth another attempt. Its kind is `json` for a document that could
-/// not be read, `error` for an [`Error::other`], `database` otherwise. A payload that this version of the handler cannot read may suit the next version,
-/// so it is retried; `event.payload.parse().map_err(Undelivered::never)?` makes it dead at once.
+/// not be read, `error` for an [`Error::other`], `database` otherwise. A payload that this version of the handler cannot
+/// read may suit the next version, so it is retried; `event.payload.parse().map_err(Undelivered::never)?` makes it dead
+/// at once.
 impl<X: Into<Error>> From<X> for Undelivered {
     fn from(error: X) -> Self {
         let error = error.into();
