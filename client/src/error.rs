@@ -96,8 +96,9 @@ pub enum Kind {
 }
 
 impl Error {
-    /// Any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. Where it wraps an error of
-    /// the database, it is judged as that one; else it is of [`Kind::Other`].
+    /// Any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. It is of [`Kind::Other`],
+    /// unless its `source()` leads to a driver's error, which is judged as it stands: an error of another PostgreSQL is
+    /// taken for one of this database, and the work may run again. Make that one a text.
     ///
     /// It says nothing of what a call did: after a call to another service that may have been carried out, choose
     /// [`Failure::retry`](crate::Failure::retry) or [`Failure::unknown`](crate::Failure::unknown) instead.

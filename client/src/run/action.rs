@@ -201,6 +201,7 @@ impl ActionRunner {
                 if failures.count > 0 {
                     // Before the work runs again: is the lease still there, or is the action done?
                     watch.look(pool).await?;
+                    told = None;
                 }
                 if watch.is_cancelling() {
                     return Ok(ActionEnd::Cancelling);

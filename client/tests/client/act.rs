@@ -7,8 +7,8 @@ use deadpool_postgres::Pool;
 use pg_once::{Acted, ActionRunner, JobFailure, Json, Kind, Machine, MachineRow, OpenTransaction};
 use tokio::sync::Notify;
 
-use crate::proxy::Proxy;
-use crate::support::{Jobs, QUICK, config, pool_to, terminate};
+use crate::proxy::{Cut, Proxy};
+use crate::support::{Jobs, QUICK, config, connect, pool_to, terminate};
 
 fn runner(row: &MachineRow) -> ActionRunner {
     row.action("run").requester("worker").backoff(QUICK)
@@ -111,6 +111,35 @@ async fn work_whose_commit_was_not_answered_is_done_and_does_not_run_again() {
         assert_eq!(acted.await.unwrap(), finished());
         assert_eq!((runs, proxy.lost(), jobs.points().await), (1, 1, 90));
     }
+}
+
+#[tokio::test]
+async fn what_another_database_has_done_already_is_no_end_of_the_action() {
+    let jobs = &Jobs::guarded().await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    let mut runs = 0;
+    let acted = runner(&jobs.job).run(&pool, |_, transaction| {
+        runs += 1;
+        let first = runs == 1;
+        if first {
+            proxy.cut(Cut {
+                text: "COMMIT",
+                nth: 1,
+                arrives: false,
+                hold: false,
+            });
+        }
+        async move {
+            if !first {
+                let raise = "DO $$ BEGIN RAISE SQLSTATE 'ON006'; END $$";
+                connect().await.batch_execute(raise).await?;
+            }
+            pay(&transaction).await
+        }
+    });
+    assert_eq!(acted.await.unwrap_err().kind(), Kind::AlreadyDone);
+    assert_eq!((runs, proxy.lost(), jobs.points().await), (2, 1, 100));
 }
 
 #[tokio::test]

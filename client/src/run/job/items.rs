@@ -137,6 +137,8 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         let transaction = self.watch.pool.begin().await?;
         // The row before the items: the lock order.
         let end = self.watch.action.finish(&transaction, patch).await?;
+        // What an earlier round told was not committed.
+        *told = None;
         if matches!(end, ActionEnd::Cancelling) {
             return Ok(End::of(end));
         }
