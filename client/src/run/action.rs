@@ -104,16 +104,16 @@ impl ActionRunner {
     ///
     /// - The claim commits before the work begins. It has a fresh holder and is retried until it is answered.
     /// - The work gets the lease and an open transaction. It writes there, with calls of this crate too
-    ///   (`topic.emit(&transaction, …)`), and returns other columns of the row to set. The runner finishes the action in
-    ///   that transaction and commits.
+    ///   (`topic.emit(&transaction, …)`), and returns other columns of the row to set. The runner finishes the action
+    ///   in that transaction and commits.
     /// - Foreign calls come before the first write: until then the transaction locks no row. It is open meanwhile, so a
     ///   call must take less than the server's `idle_in_transaction_session_timeout`. Call them with a key that stays
     ///   the same until the action has finished: the row's id, and what only a finish changes, such as a count. (Each
     ///   move changes the version, also a claim and its revert.)
     /// - When the [lease](Self::lease) is lost, the work is stopped ([`Acted::LeaseLost`]).
     /// - When the database fails, the work runs again in a new transaction under the same lease, up to
-    ///   [`Backoff::tries`](crate::Backoff::tries) times. If only the answer of the commit was lost (`ON006`), the
-    ///   work does not run again.
+    ///   [`Backoff::tries`](crate::Backoff::tries) times. If only the answer of the commit was lost, the work does
+    ///   not run again.
     /// - When the work fails or panics, the transaction is rolled back and the row released.
     /// - For a requester without a claim state there is no lease: the work gets `None`, and its transaction moves
     ///   the row [`to`](Self::to) the given status.
@@ -141,8 +141,9 @@ impl ActionRunner {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses, or fails for good; the row is released then. For a
-    /// requester without a claim state a commit whose answer was lost is an error, too: look at the row.
+    /// Any error of a database that cannot be reached, refuses, or fails for good. The row is released then, as soon as
+    /// the database can be reached; if the answer of the commit was lost and the database stays away, the action may be
+    /// finished: look at the row. So after any commit without an answer for a requester without a claim state.
     pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
         P: Begin,
@@ -194,37 +195,30 @@ impl ActionRunner {
         W: FnMut(Option<Action>, OpenTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
-        let (action, mut told) = (watch.action, None);
+        let action = watch.action;
         let mut failures = self.pace.backoff.failures();
         loop {
             let attempt = async {
-                if failures.count > 0 {
-                    // Before the work runs again: is the lease still there, or is the action done?
-                    watch.look(pool).await?;
-                    told = None;
-                }
                 if watch.is_cancelling() {
-                    return Ok(ActionEnd::Cancelling);
+                    return Ok((ActionEnd::Cancelling, Ok(())));
                 }
                 let transaction = pool.begin().await?;
                 let patch = work(Some(action.clone()), transaction.clone()).await?;
                 let end = action.finish(&transaction, patch.as_ref()).await?;
-                if end != ActionEnd::Cancelling {
-                    told = Some(end.clone());
-                    transaction.end().await?;
-                }
-                Ok(end)
+                let committed = match end {
+                    ActionEnd::Cancelling => Ok(()),
+                    ActionEnd::Finished { .. } => transaction.end().await,
+                };
+                Ok((end, committed))
             };
             let error = match attempt.await {
+                Ok((end, committed)) => match watch.is_finished(committed).await? {
+                    Ok(()) => return Ok(end),
+                    Err(error) => error,
+                },
                 Err(JobFailure::Error(error)) => error,
-                end => return end,
+                Err(failure) => return Err(failure),
             };
-            if error.kind() == Kind::AlreadyDone
-                && let Some(end) = told
-            {
-                // A commit whose answer was lost.
-                return Ok(end);
-            }
             tracing::info!(row = ?self.row, %error, "the database failed during an action");
             failures.wait(error, Error::is_retryable).await?;
         }

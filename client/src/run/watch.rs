@@ -1,7 +1,7 @@
 //! Owns a running action: its heartbeat, its end, the time of the server's last answer, and whether the
 //! row is being cancelled.
 //!
-//! Invariant: a cancellation stays known, since nothing clears a cancel flag.
+//! Invariant: `cancelling` is never reset, since nothing clears a cancel flag.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -67,6 +67,23 @@ impl<'a, P: Autocommit> Watch<'a, P> {
         Ok(extended.lease_left)
     }
 
+    /// How the commit of the action's finish ended. If its answer was lost, an extension of the lease tells whether it
+    /// succeeded. The outer error: the extension failed, too, so nobody knows.
+    pub(super) async fn is_finished(
+        &self,
+        committed: Result<(), Error>,
+    ) -> Result<Result<(), Error>, Error> {
+        match &committed {
+            Err(error) if error.kind() == Kind::Unavailable => {}
+            _ => return Ok(committed),
+        }
+        match self.backoff.insist(|| self.look(self.pool)).await {
+            Ok(_) => Ok(committed),
+            Err(error) if error.kind() == Kind::AlreadyDone => Ok(Ok(())),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Runs the work beside its heartbeat; `None`: the lease is lost. After a panic,
     /// releases the row and resumes the panic.
     pub(super) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
@@ -80,7 +97,7 @@ impl<'a, P: Autocommit> Watch<'a, P> {
             Err(panic) => {
                 let reason = format!("the work panicked: {panic}");
                 if let Err(error) = self.give_back(Some(&reason)).await {
-                    tracing::warn!(row = ?self.action.row(), %error, "could not be released");
+                    tracing::warn!(row = ?self.action.row(), %error, "the row could not be released");
                 }
                 panic.resume()
             }
@@ -98,8 +115,8 @@ impl<'a, P: Autocommit> Watch<'a, P> {
         }
     }
 
-    /// Releases the row after a failure; returns the reason, or `None` if the lease was lost. An error of a call
-    /// is returned when the row is released.
+    /// Releases the row after a failure; returns the reason, or `None` if the lease was lost. If the failure is the
+    /// error of a call, that error is returned, unless the lease was lost.
     pub(super) async fn fail(&self, failure: JobFailure) -> Result<Option<String>, Error> {
         let (reason, error) = match failure {
             JobFailure::Release(reason) => (reason, None),
@@ -111,7 +128,7 @@ impl<'a, P: Autocommit> Watch<'a, P> {
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
             (Err(refusal), Some(error)) => {
-                tracing::warn!(row = ?self.action.row(), error = %refusal, "could not be released");
+                tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");
                 Err(error)
             }
         }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use pg_once::{Acted, ActionRunner, JobFailure, Json, Kind, Machine, MachineRow, OpenTransaction};
+use pg_once::{
+    Acted, ActionRunner, Backoff, JobFailure, Json, Kind, Machine, MachineRow, OpenTransaction,
+};
 use tokio::sync::Notify;
 
 use crate::proxy::{Cut, Proxy};
@@ -101,9 +103,14 @@ async fn work_whose_commit_was_not_answered_is_done_and_does_not_run_again() {
             proxy.lose_answer_to(text);
         }
         let mut runs = 0;
-        let acted = runner(&jobs.job).run(&pool, |_, transaction| {
+        let mut runner = runner(&jobs.job);
+        if text == "COMMIT" {
+            // Also an answer lost in the last try.
+            runner = runner.backoff(Backoff { tries: 1, ..QUICK });
+        }
+        let acted = runner.run(&pool, |_, transaction| {
             runs += 1;
-            if runs == 1 && text != "action_claim" {
+            if text == "COMMIT" {
                 proxy.lose_answer_to(text);
             }
             async move { pay(&transaction).await }
@@ -140,6 +147,26 @@ async fn what_another_database_has_done_already_is_no_end_of_the_action() {
     });
     assert_eq!(acted.await.unwrap_err().kind(), Kind::AlreadyDone);
     assert_eq!((runs, proxy.lost(), jobs.points().await), (2, 1, 100));
+}
+
+#[tokio::test]
+async fn an_on006_that_the_commit_raises_is_no_end_of_the_action() {
+    let jobs = &Jobs::guarded().await;
+    jobs.execute(
+        "CREATE FUNCTION done_elsewhere() RETURNS trigger LANGUAGE plpgsql
+             AS $$ BEGIN RAISE SQLSTATE 'ON006'; END $$",
+    )
+    .await;
+    jobs.execute(
+        "CREATE CONSTRAINT TRIGGER elsewhere AFTER UPDATE ON wallet
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION done_elsewhere()",
+    )
+    .await;
+    let acted = runner(&jobs.job).run(&jobs.pool, |_, transaction| async move {
+        pay(&transaction).await
+    });
+    assert_eq!(acted.await.unwrap_err().kind(), Kind::AlreadyDone);
+    assert_given_back(jobs).await;
 }
 
 #[tokio::test]

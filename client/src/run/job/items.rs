@@ -112,39 +112,26 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
     /// The end of the action and the job's last writes, together.
     async fn finish(&mut self) -> Result<End, JobFailure> {
         let patch = self.job.result().await?;
-        let (mut failures, mut told) = (self.watch.backoff.failures(), None);
+        let mut failures = self.watch.backoff.failures();
         loop {
-            let error = match self.finish_once(patch.as_ref(), &mut told).await {
-                Err(JobFailure::Error(error)) => error,
+            match self.finish_once(patch.as_ref()).await {
+                Err(JobFailure::Error(error)) => failures.wait(error, Error::is_retryable).await?,
                 end => return end,
-            };
-            if error.kind() == Kind::AlreadyDone
-                && let Some(end) = told
-            {
-                // A commit whose answer was lost.
-                return Ok(End::of(end));
             }
-            failures.wait(error, Error::is_retryable).await?;
         }
     }
 
-    /// `told`: the answer of the finish, before its commit is answered.
-    async fn finish_once(
-        &mut self,
-        patch: Option<&Json>,
-        told: &mut Option<ActionEnd>,
-    ) -> Result<End, JobFailure> {
+    async fn finish_once(&mut self, patch: Option<&Json>) -> Result<End, JobFailure> {
         let transaction = self.watch.pool.begin().await?;
         // The row before the items: the lock order.
         let end = self.watch.action.finish(&transaction, patch).await?;
-        // What an earlier round told was not committed.
-        *told = None;
-        if matches!(end, ActionEnd::Cancelling) {
-            return Ok(End::of(end));
+        if matches!(end, ActionEnd::Finished { .. }) {
+            self.job.finish(&transaction).await?;
+            match self.watch.is_finished(transaction.end().await).await {
+                Ok(committed) => committed?,
+                Err(unknown) => return Ok(End::Failed(unknown.into())),
+            }
         }
-        self.job.finish(&transaction).await?;
-        *told = Some(end.clone());
-        transaction.end().await?;
         Ok(End::of(end))
     }
 }
