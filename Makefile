@@ -1,9 +1,9 @@
 # The commands for people. Each target sets up its needs by itself and reports its progress. The work is in
 # tests/scripts/; each file there begins with its purpose.
 #
-#   PG_CONFIG=/path/to/pg_config   the server of install and package
+#   PG_CONFIG=/path/to/pg_config   the server of install, package and deb
 #   PG_VERSIONS="15 18"            the server versions of setup, test and test-matrix
-#   ARGS="..."                     further arguments for demo, bench, psql, test-matrix and test-long
+#   ARGS="..."                     further arguments for demo, bench, psql, test-matrix, test-assert and test-long
 
 SCRIPTS := tests/scripts
 export PG_CONFIG PG_VERSIONS QUICK
@@ -48,7 +48,7 @@ test-package: ## the tarball and, as root on Debian, the Debian package: install
 test-assert: ## the end-to-end tests on a PostgreSQL 15 built with assertions; no server may log an error of its own (ARGS="--test keys")
 	@bash $(SCRIPTS)/test-assert.sh $(ARGS)
 
-test-long: ## the full bars: 100 kills, ten failovers, ten million rows, faults, reaping beside claims, counters, an idle janitor, assertions (hours; ARGS="kills reaping")
+test-long: ## the full forms of the slow tests: 100 kills, ten failovers, ten million rows, faults, reaping beside claims, counters, an idle janitor, assertions (hours; ARGS="kills reaping")
 	@bash $(SCRIPTS)/test-long.sh $(ARGS)
 
 bench: ## pgbench against raw SQL in the same run: a table, and JSON under target/bench/ (QUICK=1: a few minutes)
@@ -72,5 +72,5 @@ deb: ## a Debian package for one server version in target/package/ (PG_CONFIG=..
 psql: ## psql in a private cluster that has the extension (its data stay in target/)
 	@bash $(SCRIPTS)/psql.sh $(ARGS)
 
-psql-stop: ## stops that cluster
+psql-stop: ## stops the cluster of make psql
 	@bash $(SCRIPTS)/psql.sh stop

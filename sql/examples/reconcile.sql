@@ -70,7 +70,7 @@ SELECT 'not of ours', l.reference, NULL, l.idempotency_key, NULL, NULL, l.amount
             ELSE true END;
 $$;
 COMMENT ON FUNCTION reconcile(text, timestamptz, timestamptz) IS
-'What the other side''s ledger and we disagree about; no rows is the proof.';
+'Lists what the other side''s ledger and we disagree about; no rows: both agree.';
 
 -- They made the charge, and the customer shall have the order: stores the row and the answer that the request would
 -- have stored, in one transaction. The scope must keep requests (scope_set, keep_request). The order_id is a pure

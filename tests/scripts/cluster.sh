@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # A named private cluster that shells can start and stop. Sourced after servers.sh. (Programs in
-# Rust use the harness in tests/src instead, which also survives being killed.)
+# Rust use the harness in tests/src instead, which also removes the clusters of a killed program.)
 
 # Paths of unix sockets have at most 107 bytes; ours are in the cluster's directory if they fit.
 cluster_sockets() {
@@ -74,8 +74,8 @@ cluster_remove() {
     rm -rf "$directory" "$(cluster_sockets "$directory")"
 }
 
-# `cluster_verified bindir`: once.verify() finds nothing in the last started cluster, in each database that has the
-# extension.
+# `cluster_verified bindir`: fails if once.verify() finds anything in a database of the last started cluster that has
+# the extension.
 cluster_verified() {
     local ask=("$1/psql" -X -At -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres) database found
     for database in $("${ask[@]}" -d postgres -c 'SELECT datname FROM pg_database WHERE datallowconn'); do

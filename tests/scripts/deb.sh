@@ -27,7 +27,7 @@ deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
 
 deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
 
-# Our files in Debian's own servers, from a package or not; CLUSTER is the tests' own cluster.
+# Our files in Debian's own servers, from a package or not, except those of the tests' own cluster (CLUSTER).
 ours_on_disk() {
     find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
         -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true
@@ -98,7 +98,7 @@ deb_libraries() {
     rm -rf "$work"
 }
 
-# At the removal, names the servers that would not start without the package. It never stops a removal.
+# The prerm script: names the servers that would not start without the package. It never stops a removal.
 deb_prerm() {
     local version=$1
     cat <<END
@@ -112,7 +112,7 @@ if [ "\$1" = remove ]; then
         auto=\$(sed -n "s/^data_directory *= *'\([^']*\)'.*/\1/p" "\$conf")/postgresql.auto.conf
         if grep -qsE '^[[:space:]]*shared_preload_libraries[^#]*pg_once' "\$conf" "\$dir"/conf.d/*.conf "\$auto"; then
             echo "pg_once: cluster $version/\$(basename "\$dir") has pg_once in shared_preload_libraries" \\
-                "and will not start again before it is taken out." >&2
+                "and will not start again until you take pg_once out." >&2
         fi
     done
 fi

@@ -30,7 +30,7 @@ cp -r --parents README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs sql client/e
 cd "$copy/src"
 find . \( -name node_modules -o -name __pycache__ \) -prune -exec rm -rf {} +
 while IFS=: read -r page link; do
-    [ -e "$(dirname "$page")/$link" ] || die "$page links $link, which the book has not; copy it in tests/scripts/docs.sh"
+    [ -e "$(dirname "$page")/$link" ] || die "$page links to $link, which is not copied into the book; add it in tests/scripts/docs.sh"
 done < <(grep -roP --include='*.md' '\]\(\K[^)#:]+(?=[)#])' .)
 sed -e 's,](\.\./,](,' -e t -e 's,](,](docs/,' docs/SUMMARY.md >SUMMARY.md
 # Pages that other pages link to, and that the table of contents does not name.

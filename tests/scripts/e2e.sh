@@ -26,7 +26,7 @@ directory_for_clusters() {
     mktemp -d "$memory/pg_once.XXXXXX"
 }
 
-# The leashes of the last test program remove its remains, and go on after it has ended.
+# The leash processes of the last test program (tests/src/leash.rs) remove its remains, and outlive the program.
 remove_clusters() {
     local round
     trap '' INT TERM
@@ -37,10 +37,11 @@ remove_clusters() {
     rm -rf "$1" || note "left behind: $1"
 }
 
-# Which programs take longest, as of the last look: they begin first, so that no long program runs alone at the end.
+# The longest programs when last measured: they begin first, so that no long program runs alone at the end.
 LONGEST="shards teardown janitor nothing_lost kills pages outbox_retire metrics machines guard keys"
 
-# The test programs of the package `tests` with their files, a line each, the longest first: `e2e_programs [--test name ...]`.
+# The test programs of the package `tests` with their files, a line each, the longest first: `e2e_programs [--test name
+# ...]`.
 e2e_programs() {
     local built
     built=$(cargo test --no-run --color never "${BOTH[@]}" "$@" 2>&1) || {
@@ -59,7 +60,7 @@ e2e_programs() {
 
 # `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on that server; pg_upgrade begins with the
 # older server. Two programs at a time, since most of them wait for leases, locks and servers that start; a program's
-# output comes at its end, whole where it failed. E2E_SKIP names tests that are left out, E2E_WITHOUT a program. Call it
+# output comes at its end, in full if it failed. E2E_SKIP names tests that are left out, E2E_WITHOUT a program. Call it
 # in a subshell: at its end the clusters are removed.
 run_e2e() {
     local config=$1 old=$2 clusters programs name file status skip=() failures=()
@@ -78,7 +79,7 @@ run_e2e() {
         (
             trap - EXIT
             begin=$SECONDS status=ok
-            # Where cargo runs them.
+            # The directory in which cargo runs them.
             cd tests || exit
             case $file in /*) ;; *) file=../$file ;; esac
             RUST_TEST_THREADS=$(test_threads) PG_ONCE_PG_CONFIG=$config PG_ONCE_OLD_PG_CONFIG=$old \

@@ -12,7 +12,7 @@ stage_extension() {
     version=$(major_version "$config")
     pgrx_env "$version" "$(headers_for "$version" "$config")"
     features=pg$version
-    # For tests: the in-database tests have built most of it already.
+    # For tests: with this feature, cargo reuses what the in-database tests have built.
     if [ "$profile" = dev ]; then features+=" test_crates"; fi
     rm -rf "$stage"
     mkdir -p "$stage/lib" "$stage/extension"

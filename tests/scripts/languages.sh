@@ -2,8 +2,8 @@
 # The example programs in other languages (sql/examples/), tested against a private cluster, each in
 # a database of its own. Sourced after cluster.sh.
 #
-# Their dependencies are pinned, under target/tools/languages. From the machine they need Debian packages only, which are
-# installed only where that is allowed.
+# Their dependencies are pinned, under target/tools/languages. From the machine they need Debian packages only, which
+# are installed only where that is allowed.
 
 # shellcheck disable=SC2034 # for the script that sources this
 LANGUAGES="python node java"
@@ -23,7 +23,7 @@ need_language() {
     read -ra packages <<<"$(language_packages "$1")"
     "has_$1" || apt_install "${packages[@]}" || true
     if ! "has_$1"; then
-        warn "what the examples in $1 need is not here. Run: sudo apt-get install ${packages[*]}"
+        warn "the examples in $1 need packages that are missing. Run: sudo apt-get install ${packages[*]}"
         return 1
     fi
     "ready_$1" || { warn "the dependencies of the examples in $1 could not be installed"; return 1; }
@@ -88,7 +88,7 @@ ready_node() {
 
 ready_java() { true; }
 
-# The wheel is what the tests import: the folder of the package is on nobody's path.
+# The tests import the wheel: the folder of the package is not on their import path.
 python_wheel() {
     local directory=$1
     rm -rf "$directory/wheels" &&

@@ -30,7 +30,7 @@ die() {
 have() { command -v "$1" >/dev/null 2>&1; }
 is_root() { [ "$(id -u)" = 0 ]; }
 is_ci() { [ "${CI:-}" = true ] || [ "${CI:-}" = 1 ]; }
-# Builds are not repeated, so they need no incremental records.
+# CI repeats no build, so cargo need not keep the data for incremental builds.
 if is_ci; then export CARGO_INCREMENTAL=0; fi
 
 # Debian packages -------------------------------------------------------------------------------

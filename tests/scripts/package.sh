@@ -37,8 +37,8 @@ Install, as root (pg_config must be that server's; a file that is in use is repl
 Then, in each database that wants it: CREATE EXTENSION pg_once;
 or, where an older version is: ALTER EXTENSION pg_once UPDATE; (docs/how-to/install.md)
 
-Uninstall: DROP EXTENSION pg_once in each database that has it, take pg_once out of
-shared_preload_libraries and restart the server if it is there, and then, as root:
+Uninstall: DROP EXTENSION pg_once in each database that has it. If shared_preload_libraries has
+pg_once, take it out and restart the server. Then, as root:
 
     rm "\$(pg_config --pkglibdir)/pg_once.so" "\$(pg_config --sharedir)/extension/pg_once"[.-]*
 END

@@ -7,7 +7,7 @@ FAILED=0
 PARTS=
 BEGIN=$SECONDS
 
-# `want part ...`: what was asked for; then `wanted part`.
+# `want part ...`: the parts asked for; `wanted part`: whether it is one of them.
 want() { PARTS=" $* "; }
 wanted() { case "$PARTS" in *" $1 "*) ;; *) return 1 ;; esac }
 
@@ -40,7 +40,7 @@ part() {
 }
 
 # `beside "name" command ...`: a part that mostly waits runs while the next parts do; `join` waits for it and prints its
-# output. One at a time.
+# output. Only one such part at a time.
 beside() {
     BESIDE=$1 BESIDE_BEGIN=$SECONDS BESIDE_OUTPUT=$(mktemp "$STATE/run/XXXXXX")
     shift

@@ -15,7 +15,7 @@ need_rust
 need_c_toolchain
 need_cargo_pgrx
 need_any_server
-if [ "$program" = bench ]; then need_pgmq; else need_pgbouncer "the story of the growth is left out"; fi
+if [ "$program" = bench ]; then need_pgmq; else need_pgbouncer "the demo leaves out its story of growth"; fi
 say "Building and installing the extension into the private PostgreSQL $CHOSEN"
 install_extension "$CHOSEN_PG_CONFIG"
 say "Building the programs"

@@ -194,7 +194,7 @@ is_fresh() {
     [ "$(sed -n 2p "$copy/stamp")" = "$source" ] && [ "$(sed -n 1p "$copy/stamp")" = "$("$source" --version)" ]
 }
 
-# The janitor's tests run with the real pg_cron where Debian has it: its files beside those of the copy.
+# Links pg_cron's files into the copy where Debian has pg_cron: the janitor's tests then run with the real pg_cron.
 link_pg_cron() {
     local version=$1 copy=$2 source=$3 from to file
     if ! apt_knows "postgresql-$version-cron"; then return 0; fi
@@ -247,7 +247,7 @@ apt_offers() {
     apt_knows "$1"
 }
 
-# Any one server: an existing copy, else the newest on this machine, else one that can be downloaded. Sets CHOSEN and
+# Any one server: the newest that has a copy or is on this machine, else one that can be downloaded. Sets CHOSEN and
 # CHOSEN_PG_CONFIG.
 need_any_server() {
     local version

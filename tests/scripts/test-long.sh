@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make test-long: the full bars, of which `make test` runs short forms. A line for each part with its time, and a
-# table at the end. Needs hours rather than minutes, 30 GB of disk, and a machine that does nothing else.
+# make test-long: the full forms of the slow tests; `make test` runs short forms. Prints a line with the time of each
+# part, and a table at the end. Needs hours rather than minutes, 30 GB of disk, and a machine that does nothing else.
 #   - every interleaving of worker, endpoint and sweep at REPEATABLE READ and SERIALIZABLE, too;
 #   - 100 kills of backends, the worker and the postmaster under a mixed load of everything;
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
@@ -13,7 +13,8 @@
 #   - faults: 25 minutes or 300,000 transactions of every function under cancels, kills and changes of the tables; a
 #     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a day's calls;
 #   - the end-to-end tests on a server that is built with assertions (test-assert.sh).
-# Arguments: the parts wanted (teardown kills nothing_lost shards metrics faults reaping counters idle assert); without any, all.
+# Arguments: the parts wanted (teardown kills nothing_lost shards metrics faults reaping counters idle assert); without
+# any, all.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -32,7 +33,7 @@ long_test() {
         cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1 "${more[@]}"
 }
 
-# `bench_of NAME arguments ...`: one bar of the benchmark; fails if it is missed; results under NAME.
+# `bench_of NAME arguments ...`: one measurement of the benchmark; fails if its limit is missed; results under NAME.
 bench_of() {
     local out=target/bench/long/$1
     shift

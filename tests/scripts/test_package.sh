@@ -149,7 +149,7 @@ test_creation() {
 
 moves_done() { ask_debian fresh "select count(*) from job where status = 'done'"; }
 
-# Debian's pg_repack copies a machine's table beside moves: each of its 20,000 rows moves once, none is lost.
+# Debian's pg_repack copies a machine's table while its rows move: each of the 20,000 rows moves once, none is lost.
 test_repack() {
     local part move before after
     if [ ! -x "/usr/lib/postgresql/$MAJOR/bin/pg_repack" ] && ! apt_install "postgresql-$MAJOR-repack"; then
@@ -231,5 +231,5 @@ need_cargo_pgrx
 case ${1:-} in
     tarball) test_tarball "$2" ;;
     deb) test_deb "$2" ;;
-    *) die "test_package.sh tests a tarball or a deb of a server version: tarball 15" ;;
+    *) die "test_package.sh needs the kind of package and the server version, such as: tarball 15 (or deb 15)" ;;
 esac

@@ -1,7 +1,7 @@
 //! Owns a batch: events that are leased to one worker, and the calls that end them.
 //!
 //! Invariant: each write presents the batch's token. The write fails with `ON001` once another worker has the events; a
-//! write that an earlier transaction has made fails with `ON006`.
+//! write that an earlier transaction has committed with this token fails with `ON006` when it is repeated.
 
 use std::time::{Duration, SystemTime};
 
@@ -67,9 +67,9 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "return it to the worker"]
 pub enum Acked {
-    /// The worker does it next. A closure may return `()` for it.
+    /// The worker acks the event next. A closure may return `()` instead of this value.
     ByWorker,
-    /// The handler has done it, in the transaction of its own writes: see [`Subscriber::ack`].
+    /// The handler has acked the event, in the transaction of its own writes: see [`Subscriber::ack`].
     ByHandler,
 }
 
@@ -189,10 +189,10 @@ impl Subscriber {
     }
 
     /// Acks one event in the transaction of its handler's writes: both are committed, or neither. The handler
-    /// returns the answer, so that its [worker](Subscriber::worker) acks only the other events. Ack before you write
-    /// keys, machine rows or rows that `Deliver::dead` writes: batches are locked first. Commit soon: the batch's
-    /// other acks and its heartbeat wait. If the answer of the commit is lost, the handler may fail or run
-    /// its transaction again: the worker sees that the event is acked.
+    /// returns the result of this call, so that its [worker](Subscriber::worker) acks only the other events. Ack before
+    /// you write keys, machine rows or rows that `Deliver::dead` writes: a batch is first in the lock order. Commit
+    /// soon: the batch's other acks and its heartbeat wait for the commit. If the answer of the commit is lost, the
+    /// handler may fail or run its transaction again: the worker sees that the event is acked.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));

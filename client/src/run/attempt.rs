@@ -30,7 +30,7 @@ pub(super) struct Attempt<'a, E> {
 pub(super) enum End {
     /// With an outcome of the request: ran, aborted, released, parked, or the lease is lost.
     Outcome(Outcome),
-    /// This token has finished the key: a commit whose answer was lost.
+    /// The key was finished with this token before: the answer of that commit was lost.
     Finished,
     /// The work failed with a retryable error, or repeated a committed write (`ON006`). The key is released; a new
     /// attempt goes on from what is stored.
@@ -64,7 +64,7 @@ impl<E: Autocommit> Attempt<'_, E> {
             Err(panic) => {
                 let error = format!("the work panicked: {panic}");
                 if let Err(error) = self.release(&error, self.deferred).await {
-                    tracing::warn!(key = ?self.lease.key(), %error, "could not be released");
+                    tracing::warn!(key = ?self.lease.key(), %error, "the key could not be released");
                 }
                 panic.resume()
             }
@@ -133,7 +133,7 @@ impl<E: Autocommit> Attempt<'_, E> {
         }
     }
 
-    /// A write with the token was refused, or the database did not come back.
+    /// A write with the token was refused, or the database stayed unreachable.
     fn refused(&self, error: Error) -> Result<End, Error> {
         match error.kind() {
             Kind::LeaseLost => Ok(Outcome::LeaseLost.into()),

@@ -56,7 +56,9 @@ pub(super) async fn until_lost<E: Autocommit, L: Leased>(
         // A beat is retried until it is answered, or the lease ends.
         let beat = backoff.until_answered(|| lease.renew(exec));
         let why = match timeout_at(ends, beat).await {
-            Ok(Ok((_, Duration::ZERO))) => "it has reached its longest life".to_owned(),
+            Ok(Ok((_, Duration::ZERO))) => {
+                "it has been extended up to the longest time allowed".to_owned()
+            }
             Ok(Ok(granted)) => {
                 (asked, left) = granted;
                 continue;

@@ -39,7 +39,7 @@ pub use teardown_worker::{TeardownWorker, TornDown};
 pub use test_mode::{Begin, OpenTransaction, TestMode};
 pub use waker::Waker;
 
-/// How often the work may run in one [`Runner::run`] if the database fails during it.
+/// How often the work may run in one [`Runner::run`] if the database fails during the work.
 const ROUNDS: u32 = 3;
 
 /// The longest reason that the server keeps, in characters.
@@ -92,7 +92,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         self
     }
 
-    /// How long the answer is kept, instead of the scope's.
+    /// How long the answer is kept, instead of the scope's `ttl`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options = self.options.ttl(ttl);
         self
@@ -102,10 +102,10 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// duplicate then gets the first request's answer ([`Outcome::Replayed`]). If the first request fails in that time,
     /// the request runs here.
     ///
-    /// The runner asks again after 10 ms, then less and less often, in the end twice a second. A poll writes nothing
-    /// and holds no connection in between. A database that is unreachable meanwhile is an error, also where the runner
-    /// may [fail open](Runner::fail_open). A client may ask for the wait by a header:
-    /// [`http::wait_of_header`](crate::http::wait_of_header).
+    /// The runner asks again within 10 ms, then less and less often, in the end every 250 to 500 ms. A poll writes
+    /// nothing; between polls the runner holds no connection. If the database becomes unreachable during the wait, the
+    /// run returns an error, even if the runner may [fail open](Runner::fail_open). A client may ask for the wait by a
+    /// header: [`http::wait_of_header`](crate::http::wait_of_header).
     pub fn wait(mut self, up_to: Duration) -> Self {
         self.wait = up_to;
         self
@@ -150,7 +150,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
 
     /// Claims the key, runs the work if the key is new or resumed, and ends the key by the work's result.
     ///
-    /// - The claim has a fresh holder and is retried with it until it is answered.
+    /// - The claim has a fresh holder and is retried with this holder, as often as the [backoff](Self::backoff) allows.
     /// - When the [lease](Self::lease) is lost, the work's future is dropped ([`Outcome::LeaseLost`]).
     /// - The work gets the lease, goes on from [`Lease::recovery_point`], and calls
     ///   [`Lease::advance`] and [`Lease::step`] on the way. It may store the answer itself, in the
@@ -159,7 +159,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///   [`Failure::Abort`] ended with that answer.
     /// - When the database fails during the work, the key is released and the work runs again in a
     ///   new attempt, up to three times in all.
-    /// - When the work panics, the key is released, and the panic goes on.
+    /// - When the work panics, the key is released, and the panic is resumed.
     ///
     /// The work is stopped if it holds the lock on the key's row in one transaction for longer than the lease,
     /// since the heartbeat waits for that lock. Work that blocks its thread is stopped, too, since the
@@ -220,7 +220,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         self.go_on(first, stop, work).await
     }
 
-    /// Claims with a fresh holder, retried until answered: a lost answer costs nothing, since the same holder
+    /// Claims with a fresh holder and retries with the same holder: a lost answer costs nothing, since this holder
     /// gets its own lease back. Also returns the time at which the answered claim was sent.
     async fn claim(&self) -> Result<(Instant, Claim), Error> {
         let mut options = self.options.clone().fresh_holder();
@@ -278,11 +278,13 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// The stored answer of an attempt whose commit succeeded but whose answer was lost.
+    /// Reads the stored answer after an attempt whose commit succeeded, but was never acknowledged to the client.
     async fn read_stored(&self) -> Result<Outcome, Error> {
         match self.claim().await?.1 {
             Claim::Replayed(answer) => Ok(Outcome::Ran(answer)),
-            other => Err(Error::Answer(format!("finished, but {other:?}"))),
+            other => Err(Error::Answer(format!(
+                "the key is finished, but a claim is {other:?}"
+            ))),
         }
     }
 }

@@ -28,7 +28,7 @@ pub enum Failure {
     Retry {
         /// What went wrong; kept with the key.
         error: String,
-        /// Not before this time; zero: at once.
+        /// The next attempt waits at least this long; zero: at once.
         retry_after: Option<Duration>,
     },
     /// The outcome of a foreign call is unknown: the key is parked.
@@ -39,8 +39,8 @@ pub enum Failure {
     /// It failed for good: this answer is stored and replayed.
     Abort(Response),
     /// A call failed, mostly a call to the database; `?` makes this. After a lost race or a lost connection the key is
-    /// released and the work runs again in a new attempt. A lost lease ends it. Any other error releases the key and is
-    /// returned.
+    /// released and the work runs again in a new attempt. A lost lease ends the run. After any other error the key is
+    /// released and the error is returned.
     Error(Error),
 }
 

@@ -36,7 +36,7 @@ pub(super) const DEFERRED: Backoff = Backoff {
     call_timeout: Duration::MAX,
 };
 
-/// A random time up to this, and at least half of it.
+/// A random time between half of `time` and all of it.
 pub(super) fn jittered(time: Duration) -> Duration {
     time.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
@@ -63,24 +63,24 @@ macro_rules! settings {
     };
     (@lease) => {
         /// The length of each lease, instead of the database's setting. While the work runs, the lease is extended each
-        /// time a third of it has passed; if that fails until it ends, it is lost. So its length decides how soon others
-        /// notice that this process died, not how long the work may take.
+        /// time a third of it has passed; the lease is lost if no extension succeeds before its end. So the length
+        /// decides how soon others notice that this process died, not how long the work may take.
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
             self.pace.lease = Some(lease);
             self
         }
     };
     (@poll_every) => {
-        /// The longest wait when there is no work, not under 10 ms; the wait begins much shorter after the last
-        /// piece of work, and doubles.
+        /// The longest wait between two polls when there is no work, at least 10 ms. After the last piece of work the
+        /// wait starts much shorter, and doubles each time.
         pub fn poll_every(mut self, time: std::time::Duration) -> Self {
             self.pace.poll_every = time.max(crate::run::pace::SHORTEST_POLL);
             self
         }
     };
     (@grace) => {
-        /// How long running work may go on after the worker is told to stop. Then it is stopped and released. If
-        /// the database is unreachable then, this ends when the lease expires at the latest.
+        /// How long running work may go on after the worker is told to stop. Then it is stopped and released. If the
+        /// database is away, an outbox worker retries until the lease expires, a completer as its backoff allows.
         pub fn grace(mut self, time: std::time::Duration) -> Self {
             self.pace.grace = time;
             self
@@ -109,7 +109,7 @@ pub(super) use settings;
 /// A database that a worker works in; with its number if it is one of several shards.
 pub(super) type Place<E> = (Option<usize>, E);
 
-/// For a worker that may be moved into a task.
+/// Clones the executors, for a worker that may be moved into a task.
 pub(super) fn owned<E: Clone>(places: Vec<Place<&E>>) -> Vec<Place<E>> {
     let owned = |(shard, exec): Place<&E>| (shard, exec.clone());
     places.into_iter().map(owned).collect()
@@ -126,7 +126,7 @@ pub(super) struct Shared<E, H> {
     pub(super) stage: watch::Receiver<Stage>,
 }
 
-/// A worker's way to more work.
+/// Asks for work, for one loop of a worker.
 pub(super) struct Intake<'p, W> {
     whose: &'p W,
     shard: Option<usize>,
@@ -146,7 +146,7 @@ pub(super) fn span_of(shard: Option<usize>) -> Span {
 }
 
 impl Pace {
-    /// For a loop that is no worker, only the lease and the backoff count.
+    /// A loop that is not a worker uses only the lease and the backoff.
     pub(super) fn new(concurrency: usize, poll_every: Duration) -> Self {
         Self {
             concurrency,
@@ -158,7 +158,7 @@ impl Pace {
         }
     }
 
-    /// Retries a claim until it is answered; returns the answer with the time at which it was asked for.
+    /// Retries a claim, as often as the backoff allows; returns the answer with the time at which the claim was sent.
     pub(super) async fn claim<T, Fut>(
         &self,
         mut call: impl FnMut() -> Fut,
@@ -216,8 +216,8 @@ impl Pace {
 
 impl<W: Debug> Intake<'_, W> {
     /// Asks, in a slot, until there is an answer; returns the answer, the slot and the time at which it was asked for.
-    /// A shard that is away keeps no slot from the others: after a failure it is asked without a slot. `None` if the
-    /// worker is told to stop.
+    /// An unreachable shard must not take a slot from the other shards: after a failure it is asked without a slot.
+    /// `None` if the worker is told to stop.
     pub(super) async fn ask<T, Fut>(
         &mut self,
         slots: &Arc<Semaphore>,
@@ -278,9 +278,9 @@ impl<W: Debug> Intake<'_, W> {
     }
 
     /// A worker that is refused from the beginning returns the error: its setup is wrong. A worker that was answered
-    /// before goes on through any trouble of the server, such as a failover or a new password. It ends only if its
-    /// topic or scope is gone or has another owner. A pooler may not know a database yet, so a missing database (3D000)
-    /// is tried a few times.
+    /// before goes on through any trouble of the server, such as a failover or a new password. It ends only after a
+    /// final error: the topic or machine is gone, access is refused, an argument is wrong, or the pool is closed. A
+    /// pooler may not know a database yet, so a missing database (3D000) is tried a few times.
     fn outlives(&self, error: &Error, failures: u32) -> bool {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;

@@ -1,4 +1,4 @@
-//! Owns the end of a worker, the same for every loop. Told to stop, it takes no more work; running
+//! Owns the end of a worker, the same for every loop. A worker that is told to stop takes no more work; running
 //! handlers go on for the grace time; then they are stopped and their work is released.
 //!
 //! Invariant: stages only go forward, and none of them drops a call to the server that is on its way. Otherwise
@@ -15,7 +15,7 @@ use crate::Error;
 /// The stages of a worker's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// Take, begin, finish.
+    /// The worker takes work; its handlers run.
     Run,
     /// Begin nothing; running handlers go on.
     Finish,
@@ -29,7 +29,7 @@ pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     let _ = stage.wait_for(|now| *now >= wanted).await;
 }
 
-/// Runs the loops until all have ended by themselves. When `shutdown` completes, or one of them fails, the others are
+/// Runs the loops until all have ended by themselves. When `shutdown` completes, or a loop fails, the running loops are
 /// told to finish, and waited for.
 pub(super) async fn until_told<F>(
     stage: &watch::Sender<Stage>,

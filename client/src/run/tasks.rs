@@ -25,7 +25,7 @@ macro_rules! counted {
 }
 pub(super) use counted;
 
-/// The tasks of a worker; each ends with its counts.
+/// The tasks of a worker; each task returns its counts when it ends.
 #[derive(Default)]
 pub(super) struct Tasks<C>(Mutex<Begun<C>>);
 
@@ -36,7 +36,7 @@ struct Begun<C> {
 }
 
 impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
-    /// Begins a task, and counts those that have ended.
+    /// Begins a task, and adds the counts of the tasks that have ended.
     pub(super) fn begin(&self, task: impl Future<Output = C> + Send + 'static) {
         let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         begun.at_work.spawn(task);
@@ -69,7 +69,7 @@ impl<C: AddAssign + 'static> Begun<C> {
         match ended {
             Ok(counts) => self.counts += counts,
             Err(error) => {
-                tracing::error!(%error, "a task of a worker is gone; what it had is left to its lease")
+                tracing::error!(%error, "a task of a worker was lost; its work is retried after the lease has expired")
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Owns the teardown worker: it tears down flagged rows without a lease, one after another.
+//! Owns the teardown worker: it tears down flagged rows that have no lease, one after another.
 //!
-//! Invariant: no row stops it. A row that cannot be torn down is deferred with backoff, and the
-//! others go on. Many workers may run at once, since every step of a teardown converges.
+//! Invariant: no row stops the worker. A row that cannot be torn down is deferred with backoff, and the worker
+//! goes on with the others. Many workers may run at once, since every step of a teardown converges.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -53,15 +53,15 @@ pub struct TornDown {
 struct Deferred(HashMap<MachineRow, (u32, Instant)>);
 
 impl Machine {
-    /// Prepares to tear down the pending rows: those with a cancel flag, without a lease, and not finished. One row at
-    /// a time, with polls at most 5 s apart. When told to stop, the worker finishes the running teardown, however long
-    /// it takes. With a [`grace`](TeardownWorker::grace) it drops the teardown after that time, and the next worker
-    /// begins that row from the top. The executor is one on which each call commits by itself.
+    /// Prepares to tear down the pending rows: rows with a cancel flag, without a lease, and not finished. The worker
+    /// tears down one row at a time; its polls are at most 5 s apart. When told to stop, it finishes the running
+    /// teardown, however long that takes. With a [`grace`](TeardownWorker::grace) it drops the teardown after that
+    /// time, and the next worker repeats it from the start. The executor is one on which each call commits by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
         self.teardown_worker_in(vec![(None, exec)])
     }
 
-    /// The same over all shards: one row at a time in all of them.
+    /// The same over all shards: one row at a time in all shards together.
     pub fn teardown_worker_over<'e, E: Autocommit>(
         &self,
         shards: &'e Shards<E>,
@@ -94,8 +94,8 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// artifacts of a page of a row's items: see [`Teardown::run`](crate::Teardown::run).
     ///
     /// A row whose teardown fails, or whose callback panics, is deferred and the others go on. The worker waits for
-    /// a database that is away or overloaded. Dropping this future stops at once; the next worker begins that row
-    /// from the top.
+    /// a database that is away or overloaded. Dropping this future stops the teardown at once; the next worker repeats
+    /// that teardown from the start.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -152,9 +152,9 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     {
         let mut deferred = Deferred::default();
         let mut intake = self.pace.intake(&self.machine, None, &stage);
-        let slots = Arc::new(Semaphore::new(1)); // it asks for itself alone
+        let slots = Arc::new(Semaphore::new(1)); // only this loop uses it
         loop {
-            // Deferred rows are on top of the server's list, and must not hide the others.
+            // The server lists deferred rows, too, the oldest first: they must not crowd out the others.
             let max = (self.batch + deferred.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
             let ask = || self.machine.cancel_pending(exec, max);
@@ -194,7 +194,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
                 }
                 torn_down.failed += 1;
                 if is_away {
-                    break; // The others have their turns while this database is asked whether it is back.
+                    break; // The other shards have their turns while this loop waits for this database.
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Owns the test mode, and the transactions that are opened for the caller's writes.
 //!
-//! Invariant: what a transaction wrote is committed by its runner, or rolled back when its last clone goes. A connection
-//! on which a call of this crate has no answer then is closed.
+//! Invariant: a transaction's writes are committed by its runner, or rolled back when its last clone is dropped. If a
+//! call of this crate on the connection has no answer by then, the connection is closed.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -18,8 +18,8 @@ use crate::{Args, Autocommit, Error, Executor, Row};
 ///
 /// The caller's code writes through the same transaction. Another session sees nothing of it, so this is for tests
 /// only. An error of the server aborts the transaction, as always; a part that a runner opened is rolled back alone. A
-/// keyed request and a teardown take any connection or transaction. The others need a connection in an `Arc` on which
-/// the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`. An outbox worker then delivers one event after another.
+/// keyed request and a teardown take any connection or transaction. The other runners need a connection in an `Arc`, on
+/// which the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`. An outbox worker then delivers event by event.
 #[derive(Clone, Copy, Debug)]
 pub struct TestMode<E>(pub E);
 
@@ -31,8 +31,8 @@ impl<E: Executor> Executor for TestMode<E> {
 
 impl<E: Executor> Autocommit for TestMode<E> {}
 
-/// Opens transactions: a pool, or a [`TestMode`] over a connection. A handler that is generic over it can be tested in a
-/// transaction that is rolled back.
+/// Opens transactions: a pool, or a [`TestMode`] over a connection. A handler that is generic over it can be tested in
+/// a transaction that is rolled back.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` opens no transactions",
     note = "pass a `&deadpool_postgres::Pool`, or in a test `&TestMode(Arc::clone(&client))`"
@@ -48,7 +48,7 @@ pub trait Begin: Autocommit + Clone + Send + 'static {
 impl Begin for Pool {
     async fn begin(&self) -> Result<OpenTransaction, Error> {
         let client = Arc::new(self.get().await?);
-        // A lone COMMIT of a transaction that an error has aborted would roll it back without an error.
+        // In an aborted transaction a COMMIT alone rolls back without an error; the `SELECT` before it fails.
         OpenTransaction::begin(client, ["BEGIN", "SELECT; COMMIT", "ROLLBACK"]).await
     }
 }
@@ -67,12 +67,12 @@ impl Begin for TestMode<Arc<Client>> {
     }
 }
 
-/// An open transaction: a connection to write on. A runner commits the transaction that it hands out; a transaction that
-/// was not committed is rolled back. A clone is the same transaction, so keep none beyond the work.
+/// An open transaction: a connection to write on. A runner commits the transaction that it hands out; a transaction
+/// that was not committed is rolled back. A clone is the same transaction, so keep no clone after the work.
 #[derive(Clone, Debug)]
 pub struct OpenTransaction {
     client: Arc<Client>,
-    /// Dropped after `client`, so that the last clone has the connection for itself.
+    /// Dropped after `client`: when `Open` is dropped, no clone holds the connection any more.
     open: Arc<Open>,
 }
 
@@ -106,17 +106,17 @@ impl OpenTransaction {
     /// Commits a transaction of [`Begin::begin`].
     ///
     /// # Errors
-    /// [`Error::Argument`] while a clone is left, such as that of the runner, which commits its transactions itself; any
-    /// error of the commit.
+    /// [`Error::Argument`] while a clone is left, such as that of the runner, which commits its transactions itself;
+    /// any error of the commit.
     pub async fn commit(self) -> Result<(), Error> {
         if Arc::strong_count(&self.open) > 1 {
-            let refused = "only the last clone of a transaction commits it";
+            let refused = "drop the other clones of the transaction before its commit";
             return Err(Error::Argument(refused.to_owned()));
         }
         self.end().await
     }
 
-    /// Commits, whoever has a clone.
+    /// Commits, even while clones of the transaction are left.
     pub(super) async fn end(self) -> Result<(), Error> {
         let commit = self.client.batch_execute(self.open.commit);
         self.answered(commit).await?;

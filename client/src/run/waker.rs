@@ -9,8 +9,8 @@ use tokio::sync::watch;
 /// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that new work need not wait
 /// for the next poll. Optional: without it the worker finds the work by itself.
 ///
-/// Call [`Waker::wake`] after the commit of the event, release or request; before the commit there is nothing to find.
-/// Many calls while the worker is busy count as one.
+/// Call [`Waker::wake`] after the commit of the event, the key's release or the cancel request; before it there is
+/// nothing to find. Many calls while the worker is busy count as one.
 ///
 /// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its own. The
 /// receiving end then calls `wake` (`examples/wake_up`). A `NOTIFY` in the emitting transaction would make all commits
@@ -37,7 +37,7 @@ impl Waker {
         self.0.send_replace(());
     }
 
-    /// For one loop of a worker.
+    /// A receiver of the wake-ups, for one loop of a worker.
     pub(super) fn seen(&self) -> watch::Receiver<()> {
         self.0.subscribe()
     }

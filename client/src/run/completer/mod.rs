@@ -1,7 +1,7 @@
 //! Owns the completer: it finishes requests whose client never retried.
 //!
-//! Invariant: it takes no more keys than it has free handlers, so every key that it holds is worked on at
-//! once; over shards, one key of a shard that was unreachable may wait. A request that fails does not stop the others.
+//! Invariant: it takes no more keys than it has free handlers, so the work on each key begins immediately;
+//! over shards, one key of a shard that was unreachable may wait. A request that fails does not stop the others.
 //! Many completers may work in one scope at once: each key goes to one of them.
 
 mod request;
@@ -42,13 +42,13 @@ pub struct Completer<E = Pool> {
 
 impl Scope {
     /// Prepares to finish this scope's abandoned requests, 4 at a time, with polls at most 5 s apart and 25 s of
-    /// grace. Let the scope [keep its requests](crate::ScopeOptions::keep_request), or the handler gets only their keys.
-    /// The completer takes a pool: its heartbeats need connections beside its other calls.
+    /// grace. Let the scope [keep its requests](crate::ScopeOptions::keep_request), or the handler gets only their
+    /// keys. The completer takes a pool: its heartbeats need connections beside its other calls.
     pub fn completer<E: Autocommit + Clone>(&self, pool: &E) -> Completer<E> {
         self.completer_in(vec![(None, pool)])
     }
 
-    /// The same over all shards: the 4 are for all of them together. [`Abandoned::shard`] says where a request is.
+    /// The same over all shards: 4 requests in all shards together. [`Abandoned::shard`] says where a request is.
     pub fn completer_over<E: Autocommit + Clone>(&self, shards: &Shards<E>) -> Completer<E> {
         self.completer_in(shards.places())
     }
@@ -67,10 +67,10 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
 
     /// Takes abandoned keys and finishes their requests, until `shutdown` completes.
     ///
-    /// - A key is abandoned if it was released and is due, or if its lease expired. The sweep `key_abandon` finds it
-    ///   after its first lease. `handler` gets its lease and its stored request, and works like the request path:
-    ///   it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and its result ends
-    ///   the key as in [`Runner::run`](crate::Runner::run).
+    /// - A key is abandoned if it was released and is due, or if its lease expired; if that was the key's first lease,
+    ///   the sweep task `key_abandon` must find the key first. `handler` gets the new lease and the stored request, and
+    ///   works like the request path: it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the
+    ///   handler's result ends the key as in [`Runner::run`](crate::Runner::run).
     /// - A request that fails, or whose handler panics, is released with a backoff, unless
     ///   [`Failure::Retry`](crate::Failure) names a time. The backoff is half a second to a second after the first
     ///   failure, then longer each time, up to five minutes. In the end the scope's `max_attempts` parks it. Other
@@ -115,7 +115,8 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ///
     /// # Errors
     /// An error that makes asking for keys pointless: `42501`, `22023` for a bad lease, a closed pool, and
-    /// any other error of the first take, such as `25006` on a standby. Running requests are finished or released first.
+    /// any other error of the first take, such as `25006` on a standby. Running requests are finished or released
+    /// first.
     pub async fn run<H: Complete>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -141,7 +142,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
             let holder = Uuid::new_v4().to_string();
             let (exec, lease) = (&shared.exec, self.pace.lease);
             let ask = || {
-                // Its slot, and the free ones; all shards share the handlers.
+                // A key for this loop's slot and for each free slot; over shards one, as shards share the slots.
                 let others = shared.slots.available_permits().min(LARGEST_TAKE - 1);
                 let free = 1 + shared.shard.map_or(others, |_| 0);
                 let free = i32::try_from(free).unwrap_or(i32::MAX);

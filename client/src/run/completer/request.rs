@@ -15,7 +15,7 @@ use super::super::stage::{Stage, reached};
 use super::{Complete, Completed, Completion, Shared};
 use crate::{Abandoned, Autocommit, Error, Lease};
 
-/// Works on a request, in its slot, or in the next free one.
+/// Works on a request, in a given slot or in the next free slot.
 pub(super) async fn bring_to_its_end<E, H>(
     shared: Arc<Shared<E, H>>,
     abandoned: Abandoned,
@@ -53,7 +53,7 @@ where
     Completed::of(&completion)
 }
 
-/// The exponent of the backoff: attempts so far minus one, at least 1.
+/// The failures that the backoff counts: attempts so far minus one, at least 1.
 fn failures(lease: &Lease) -> u32 {
     u32::try_from(lease.attempt() - 1).unwrap_or(1).max(1)
 }
@@ -97,7 +97,7 @@ impl Completion {
             Self::Released { error, retry_after } => {
                 tracing::warn!(?key, attempt, %error, ?retry_after, "an abandoned request failed");
             }
-            // Logged where it happened, with the reason.
+            // Logged where it was noticed; a lease loss that a write reports is not logged.
             Self::Parked { .. } | Self::LeaseLost | Self::Unsettled(_) => {}
         }
     }

@@ -53,11 +53,11 @@ pub enum Completion {
     },
     /// Another holder has the lease, or the lease could not be kept alive; the handler was stopped.
     LeaseLost,
-    /// The database was away at the end; the key is taken again after its lease has expired, unless the end was stored.
+    /// The attempt's last write failed; the key is taken again after its lease has expired, unless the end was stored.
     Unsettled(Error),
 }
 
-/// The counts of a [`Completer`](crate::Completer); each counts takes of keys.
+/// The counts of a [`Completer`](crate::Completer). A key that was taken twice is counted twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
     /// Finished with their answer.
@@ -68,7 +68,7 @@ pub struct Completed {
     pub released: u64,
     /// Waiting for a verdict.
     pub parked: u64,
-    /// Left to their lease, or taken by another holder.
+    /// Left until their lease expires, or taken by another holder.
     pub lost: u64,
 }
 

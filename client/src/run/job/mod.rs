@@ -39,8 +39,8 @@ pub trait Job: Send + Sync {
     type Made: Send + Sync;
 
     /// An item that is not done yet; `None` if all are. Called after each item, and again after the
-    /// database failed: only the database knows the items that are done. The transaction commits before the work: do not
-    /// wait in it.
+    /// database failed: only the database knows the items that are done. The transaction commits before the work: do
+    /// not wait in it.
     fn next(
         &mut self,
         transaction: &OpenTransaction,
@@ -78,8 +78,8 @@ pub trait Job: Send + Sync {
         async { Ok(()) }
     }
 
-    /// Called when the lease was lost, or the job told to stop, during the work on this item. Deletes the item's artifacts that this
-    /// attempt made, and only those. Another attempt may be working on the item by now.
+    /// Called when the lease was lost, or the job was told to stop, during the work on this item. Deletes only the
+    /// artifacts of the item that this attempt made. Another attempt may be working on the item by now.
     fn discard(&mut self, action: &Action, item: &Self::Item) -> impl Future<Output = ()> + Send;
 
     /// Called when the job is cancelled. Deletes the artifacts of these items, from all attempts. A missing

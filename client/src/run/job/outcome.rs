@@ -23,9 +23,9 @@ impl JobFailure {
     }
 }
 
-/// `?` makes this from an error of the database; from any other error, `.map_err(Error::other)?` does. It is not made
-/// from a [`Failure`](crate::Failure), whose outcome may be unknown: choose [`JobFailure::release`] if the other side
-/// dedupes.
+/// `?` makes this from an error of the database; from any other error, `.map_err(Error::other)?` does. `?` does not
+/// convert a [`Failure`](crate::Failure), because its outcome may be unknown: use [`JobFailure::release`] if the other
+/// side drops duplicates.
 impl<X: Into<Error>> From<X> for JobFailure {
     fn from(error: X) -> Self {
         Self::Error(error.into())

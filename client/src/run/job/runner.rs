@@ -16,7 +16,7 @@ use super::items::{End, Items};
 use super::{Job, JobFailure, JobOutcome};
 use crate::{Action, ActionClaim, ActionOptions, Begin, Error, MachineRow};
 
-/// A runner begins an item without asking for a cancellation if the server's last answer is younger than this.
+/// The runner asks before an item whether the job is being cancelled, unless the server's last answer is younger.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs one row's job as the action of a step; made by [`MachineRow::job`].
@@ -56,8 +56,8 @@ impl<P: Begin> JobRunner<'_, P> {
     }
 
     /// Before an item begins, the runner asks whether the job is being cancelled, unless the server
-    /// has answered within this time (default 1 s; zero: before each item). An item that has begun
-    /// is finished, and its own transaction asks again.
+    /// has answered within this time (default 1 s; zero: before each item). The work on an item that
+    /// has begun is finished; then the transaction of [`Job::save`] asks again.
     pub fn check_every(mut self, time: Duration) -> Self {
         self.check_every = time;
         self
@@ -65,14 +65,14 @@ impl<P: Begin> JobRunner<'_, P> {
 
     /// Claims the row and runs the job; see [`Job`] for the order of its calls.
     ///
-    /// - The claim has a fresh holder and is retried with it until it is answered.
+    /// - The claim has a fresh holder and is retried with this holder, as often as the [backoff](Self::backoff) allows.
     /// - When the [lease](Self::lease) is lost, the work is dropped and [`Job::discard`] deletes the artifacts of the
     ///   present item ([`JobOutcome::LeaseLost`]).
     /// - When the job is being cancelled, the open transaction is rolled back, the row released and torn down with
     ///   [`Job::clean`] ([`JobOutcome::Cancelled`]). A teardown that fails is an error; the row is then listed by
     ///   [`Machine::cancel_pending`](crate::Machine::cancel_pending).
     /// - When the job fails, the row is released: the next claim goes on with the remaining items. A panic of the job's
-    ///   methods also releases the row; then the panic goes on.
+    ///   methods also releases the row; then the panic is resumed.
     ///
     /// The job's methods run beside the heartbeat: a method that blocks its thread for longer than the lease loses the
     /// lease. Dropping this future stops the job where it is; a sweep reverts the row after the lease has expired.

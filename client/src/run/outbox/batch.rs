@@ -32,7 +32,7 @@ impl Leased for Batch {
 }
 
 /// Delivers the events of a batch; `since`: when the batch was asked for. The first chain gets `slot`. `begun` is
-/// dropped when every chain has a slot, or at the end where the transactions are parts of one.
+/// dropped when every chain has a slot; with [`Begin::ONE_AT_A_TIME`], only at the end of the batch.
 pub(super) async fn deliver<P: Begin, H: Deliver>(
     shared: Arc<Shared<P, H>>,
     mut batch: Batch,

@@ -1,8 +1,8 @@
 //! Owns the order of a batch: chains of events that are handled one after another.
 //!
 //! Invariant: no event begins before the previous event of its order key is done, and none begins after the worker was
-//! told to stop. Each event of a chain gets exactly one [`Verdict`], or is left to the server because an earlier event
-//! failed.
+//! told to stop. Each event of a chain gets exactly one [`Verdict`], or is listed in the verdict of the earlier event
+//! that failed.
 
 use std::collections::HashMap;
 use std::sync::Arc;

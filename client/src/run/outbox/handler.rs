@@ -125,8 +125,8 @@ impl Display for Undelivered {
     }
 }
 
-/// The failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)). Nobody knows what a call did whose
-/// outcome is unknown: its event is dead, not repeated, until a person redrives it.
+/// The failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)). If the call was refused, or its
+/// outcome is unknown, the event is dead: it is not retried until a person redrives it.
 impl From<Failure> for Undelivered {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -141,10 +141,10 @@ impl From<Failure> for Undelivered {
     }
 }
 
-/// `?` makes this from a failed call of the handler: worth another attempt. Its kind is `json` for a document that could
-/// not be read, `error` for an [`Error::other`], `database` otherwise. A payload that this version of the handler cannot
-/// read may suit the next version, so it is retried; `event.payload.parse().map_err(Undelivered::never)?` makes it dead
-/// at once.
+/// `?` makes this from a failed call of the handler: worth another attempt. Its kind is `json` for a document that
+/// could not be read, `error` for an [`Error::other`], `database` otherwise. A payload that this version of the handler
+/// cannot read may suit the next version, so the event is retried; with
+/// `event.payload.parse().map_err(Undelivered::never)?` it is dead at once.
 impl<X: Into<Error>> From<X> for Undelivered {
     fn from(error: X) -> Self {
         let error = error.into();

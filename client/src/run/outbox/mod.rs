@@ -1,4 +1,4 @@
-//! Owns the outbox worker: batch after batch, each event to its handler, until it is told to stop.
+//! Owns the outbox worker: it takes batch after batch and gives each event to the handler, until it is told to stop.
 //!
 //! Invariant: an event is acked only after its handler has succeeded, and every event that is not acked is delivered
 //! again. A worker takes more events of a shard only when no event of that shard waits for a free handler, so that
@@ -61,9 +61,9 @@ impl Subscriber {
     /// at most 5 s apart. [`Event::shard`](crate::Event::shard) says where an event comes from. A shard that is away
     /// does not stop the others; one that refuses from the beginning ends the worker.
     ///
-    /// A batch is leased only when a handler is free for its first event, except after a failed take. Its other
-    /// events wait for handlers, leased, beside those of the other shards: with many shards choose a small
-    /// [`batch`](OutboxWorker::batch).
+    /// A batch is leased only when a handler is free for its first event, except after a failed take. While the
+    /// batch's other events wait for free handlers, their lease runs; events of all shards wait for the same
+    /// handlers. So with many shards choose a small [`batch`](OutboxWorker::batch).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -167,8 +167,8 @@ impl<P: Begin> OutboxWorker<P> {
         shared: &Arc<Shared<P, H>>,
         batches: &Tasks<Delivered>,
     ) -> Result<(), Error> {
-        // Read once, for each take and for the heartbeat. This question has an intake of its own, because a standby can
-        // answer it but gives no events.
+        // The lease's length is read once, for all takes and heartbeats. This query has an intake of its own, because a
+        // standby can answer the query but gives no events.
         let (pace, subscriber) = (&self.pace, &self.subscriber);
         let intake = || pace.intake(subscriber, shared.shard, &shared.stage);
         let ask = || subscriber.granted_lease(&shared.exec, pace.lease);
@@ -187,7 +187,7 @@ impl<P: Begin> OutboxWorker<P> {
             for event in &mut batch.events {
                 event.shard = shared.shard;
             }
-            // Ends when all of the batch's events have begun or ended.
+            // The channel closes when each chain of the batch has a slot, or has ended.
             let (begun, mut waiting) = mpsc::channel(1);
             let batch = deliver(Arc::clone(shared), batch, since, slot, begun);
             batches.begin(batch.instrument(span_of(shared.shard)));

@@ -1,8 +1,8 @@
 //! Owns the acks and nacks of a batch's events.
 //!
 //! Invariant: one call at a time for a batch, each retried until it is answered; a retry that gets ON006 is
-//! success. An event that its handler has acked is delivered, whatever the handler says. An event's death and its
-//! callback's writes commit together, and these writes are never committed twice.
+//! success. An event that its handler has acked counts as delivered, whatever the handler returns. An event's death and
+//! its callback's writes commit together, and these writes are never committed twice.
 
 use std::future::Future;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const RESERVED: [&str; 3] = ["released", "never", "expired"];
 /// How long an event is deferred after its callback failed for good.
 const CALLBACK_FAILED: Duration = Duration::from_secs(30);
 
-/// The verdicts of a batch, as far as the server has them.
+/// Sends a batch's verdicts to the server, and counts the verdicts that the server has accepted.
 pub(super) struct Settle<'a, P, H> {
     shared: &'a Shared<P, H>,
     batch: &'a Batch,
@@ -37,7 +37,7 @@ pub(super) struct Settle<'a, P, H> {
     counts: Delivered,
 }
 
-/// Where the transaction of a failure stopped.
+/// At which point the transaction that nacks a failed event stopped.
 enum Stopped {
     /// Before its commit: nothing is written.
     Call(Error),
@@ -70,7 +70,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         while verdicts.recv_many(&mut ready, MOST).await > 0 {
             if let Err(error) = self.settle(ready.drain(..)).await {
                 let (subscriber, token) = (self.batch.subscriber(), self.batch.token());
-                tracing::warn!(?subscriber, token, %error, "the server refused a batch's end");
+                tracing::warn!(?subscriber, token, %error, "the server refused an ack or nack of a batch");
                 return;
             }
         }
@@ -105,7 +105,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         if done.is_empty() {
             return Ok(());
         }
-        // A whole batch needs no list.
+        // An ack of the whole batch needs no list of events.
         let event_ids = (done.len() < self.held).then_some(done);
         let batch = self.batch;
         self.end(event_ids, |ids| batch.ack(&self.shared.exec, ids))
@@ -163,7 +163,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
                     Some(nacked) => break nacked,
                     None => {
                         self.counts.delivered += 1;
-                        tracing::info!(?subscriber, event_id, %failure, "its handler had acked it");
+                        tracing::info!(?subscriber, event_id, %failure, "the handler failed after its ack");
                         return Ok(false);
                     }
                 },
@@ -192,7 +192,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         Ok(true)
     }
 
-    /// `told`: the answer of the nack, before its commit is answered.
+    /// `told` gets the answer of the nack before the commit is sent.
     async fn fail_once(
         &self,
         event: &Event,
@@ -240,7 +240,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
 }
 
 impl Undelivered {
-    /// The wire form for the server.
+    /// The options of the nack that reports this failure.
     fn nack(&self) -> NackOptions {
         match self {
             Self::Retry { kind, error, after } => {
@@ -267,7 +267,7 @@ fn kind_of(kind: &str) -> String {
     kept.unwrap_or_else(|| KIND.to_owned())
 }
 
-/// Whether this call did it; `false`: an earlier call of this token did.
+/// Whether this call ended the events; `false`: an earlier call with this token had ended one of them.
 fn done_or<T>(ended: Result<T, Error>) -> Result<bool, Error> {
     match ended {
         Ok(_) => Ok(true),

@@ -1,6 +1,7 @@
 """pg_once for psycopg 3, in sync and async programs alike.
 
-Every operation takes what it runs on first: a pool, a connection, an SQLAlchemy session, sync or async (flow.py).
+The first argument of every operation is what it runs on (executor.py): a pool, a connection, an SQLAlchemy engine or
+session, sync or async.
 
 key      one logical request, one execution
 run      a request from its claim to its answer; the completer; @idempotent
@@ -9,7 +10,7 @@ cancel   teardown with refunds
 outbox   events that leave the database, workers, dead letters
 inbox    messages that are handled once
 shard    which database a key belongs to
-foreign  calls to other services, again and told apart
+foreign  calls to other services: retries, and how they ended
 http     keys of headers, answers, Retry-After
 asgi     a middleware for FastAPI and Starlette
 errors   what can go wrong, one class each, told apart by SQLSTATE

@@ -1,7 +1,7 @@
-"""Rows of a machine: one legal move each, and actions under a lease.
+"""Rows of a machine: single declared moves, and actions under a lease.
 
 `act` does all of an action: claim and commit, the work outside, then one transaction that finishes and writes.
-Invariant: whoever finds its lease lost, or the row cancelled, has written nothing here.
+Invariant: an action that finds its lease lost, or the row cancelled, has written nothing to this database.
 """
 
 import uuid
@@ -86,7 +86,7 @@ class Acted:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a machine's table. Each method takes what it runs on first."""
+    """A row of a machine's table. The first argument of each method is what it runs on."""
 
     machine: str
     id: Id
@@ -100,7 +100,7 @@ class Row:
         requester: str | None = None,
         version: int | None = None,
     ) -> Flow[Moved]:
-        """One conditional update. Alone on a pool: an answer `status` with the new status may be its own repeat."""
+        """One conditional update. On a pool, an answer `status` with the new status may be this call's own repeat."""
         from_ = None if from_status is None else list(from_status)
         arguments = {"to": to, "from_": from_, "patch": text_of(patch), "requester": requester, "version": version}
         (row,) = yield from ask(TRANSITION, **self._which, **arguments)
@@ -141,25 +141,25 @@ class Action:
 
     @method
     def extend(self, lease: Seconds = None) -> Flow[bool]:
-        """Whether the row is cancelling. In an item's transaction first: an item of a lost lease cannot commit."""
+        """True: the row is cancelling. Call it first in an item's transaction: then no item of a lost lease commits."""
         (row,) = yield from ask(EXTEND, **self._fence, lease=interval(lease))
         return bool(row.cancelling)
 
     @method
     def go_on(self, lease: Seconds = None) -> Flow[None]:
-        """The same, and raises Cancelling, which undoes the item's transaction and makes `act` release."""
+        """The same, but raises Cancelling if so: that undoes the item's transaction, and `act` releases the row."""
         if (yield from self.extend.flow(lease)):
             raise Cancelling(f"{self.row.machine} {self.row.id} is cancelled")
 
     @method
     def finish(self, patch: Document = None) -> Flow[Finished]:
-        """In the transaction of the action's writes, before them. `cancelling`: nothing changed; roll back."""
+        """Call it in the transaction of the action's writes, before them. `cancelling`: nothing changed; roll back."""
         (row,) = yield from ask(FINISH, **self._fence, patch=text_of(patch))
         return Finished(**row._asdict())
 
     @method
     def release(self, error: str | None = None) -> Flow[Released]:
-        """Back to where it was claimed from."""
+        """Moves the row back, from its claim state to revert_to."""
         told = yield from tell(RELEASE, **self._fence, error=None if error is None else storable(error))
         return Released(told[0].status, told[0].version) if told else Released(None, None)
 
@@ -188,8 +188,8 @@ def act(
     """One action. work(action) makes the foreign calls under a heartbeat; writes(conn, result) commits with the finish.
 
     patch: other columns of the row, or a function of the result that makes it.
-    to: the status that a requester without a claim state moves to, in the transaction of its writes: `unclaimed`
-    without it. Its work is called with None.
+    to: the status that a requester without a claim state moves to, in the transaction of its writes. Without `to` it
+    gets `unclaimed`. Its work is called with None.
     LeaseLost goes to the caller, who deletes what it made outside; any other error releases the row first.
     """
     claimed = yield from row.claim.flow(step, requester, lease, version)

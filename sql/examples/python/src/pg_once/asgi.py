@@ -7,8 +7,8 @@ returned. The application's writes commit with the answer only if it stores the 
 
     await current(request).complete(session, 201, body)
 
-Else, if the process dies between the two, a retry runs the request again: fine for conditional writes, or for one
-foreign call with a derived key.
+Else, if the process dies between the two commits, a retry runs the request again: fine for conditional writes, or for
+one foreign call with a derived key.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class Idempotency:
         if (body := await _body(receive)) is not None:
             # A client that hangs up, or a server that cancels for it, does not end the work.
             task = asyncio.ensure_future(self._answer(scope, key, body))
-            self.running.add(task)  # the event loop itself would let it be collected
+            self.running.add(task)  # the event loop's own reference to a task is weak
             task.add_done_callback(self.running.discard)
             await _send(send, *await asyncio.shield(task))
 
@@ -117,16 +117,16 @@ class Idempotency:
             return problem(503, "the database is away", 1), []
 
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
-        """Runs the application, and stores what it answers unless it has done so.
+        """Runs the application, and stores its answer unless the application has done so.
 
-        An answer that it has stored may have been rolled back.
+        An answer that the application has stored may have been rolled back.
         """
         answer = await _run_app(self.app, {**scope, LEASE: lease}, body, once)
         if lease.answers:
             committed = await lease.committed(self.pool)
             if committed:
                 return lease.answers[0][0]
-            if committed is None:  # it has locked the key, so nobody else could end it now
+            if committed is None:  # the open transaction has locked the key, so no other call can end it now
                 log.error("%s %s: commit what stores the answer before the application returns", lease.scope, lease.key)
                 return problem(500, "the answer is not committed yet")
             if answer.status < 400:

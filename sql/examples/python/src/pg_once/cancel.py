@@ -58,27 +58,27 @@ class Cancelled:
 
 @operation
 def request(row: Row) -> Flow[Requested]:
-    """Sets the flag. teardown: tear down now; accepted: its holder does; done, too_late, not_found."""
+    """Sets the flag. teardown: tear down now; accepted: the holder of the row does it; done, too_late, not_found."""
     (told,) = yield from ask(REQUEST, **_which(row))
     return Requested(**told._asdict())
 
 
 @operation
 def refund(row: Row, max_items: int | None = None) -> Flow[Refunded]:
-    """Marks every undecided item and gives its amount back; again adds nothing twice."""
+    """Marks every undecided item and gives its amount back; a repeated call credits nothing twice."""
     (told,) = yield from ask(REFUND, **_which(row), max=max_items)
     return Refunded(**told._asdict())
 
 
 @operation
 def items(row: Row, after: str | None = None, max: int = 1000) -> Flow[list[Item]]:
-    """All items that carry the marker, every time."""
+    """The marked items, by key, also those that an earlier pass listed."""
     return [Item(**one._asdict()) for one in (yield from ask(ITEMS, **_which(row), after=after, max=max))]
 
 
 @operation
 def confirm(row: Row, pass_: int) -> Flow[bool]:
-    """Everything that was listed after the refund of this pass is deleted. False: list again."""
+    """Reports that everything listed after the refund of this pass is deleted. False: list again."""
     (told,) = yield from ask(CONFIRM, **_which(row), pass_=pass_)
     return bool(told.confirmed)
 
@@ -103,7 +103,7 @@ def teardown(
     """The whole teardown, each call in a transaction of its own; after any error or crash it begins at the top.
 
     delete(item) removes what one item left outside; a missing thing counts as deleted. item is the parsed row.
-    TeardownIncomplete: after so many rounds items still came in between.
+    TeardownIncomplete: in each of so many rounds new items appeared.
     """
     for last in _rounds(rounds):
         refunded = yield from refund.flow(row)

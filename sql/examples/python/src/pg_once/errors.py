@@ -22,7 +22,7 @@ class OnceError(Exception):
 
 
 class LeaseLost(OnceError):
-    """ON001: it is not yours any more. Stop, and write nothing."""
+    """ON001: the lease is not yours any more. Stop, and write nothing."""
 
 
 class IllegalTransition(OnceError):
@@ -44,7 +44,7 @@ class TeardownIncomplete(OnceError):
 class AlreadyDone(OnceError):
     """ON006: an earlier transaction with this token has done it. Roll back, and continue after that call."""
 
-    repeated = False  # whether it was an earlier try of this very call, whose answer was lost
+    repeated = False  # whether that transaction was an earlier try of this very call, whose answer was lost
 
 
 class WrongShard(OnceError):
@@ -96,7 +96,7 @@ def _class_of(error: psycopg.Error) -> type[OnceError]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Inside it the driver's errors become those of this file, also where SQLAlchemy has wrapped them."""
+    """Inside this context the driver's errors become those of this file, also where SQLAlchemy has wrapped them."""
     try:
         yield
     except Exception as error:

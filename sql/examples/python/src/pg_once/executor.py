@@ -1,6 +1,6 @@
-"""What an operation runs on, and who drives its flow there.
+"""What an operation runs on, and the loops that drive its flow there.
 
-It comes first in every call:
+Every call begins with what it runs on:
 
     lease.complete(conn, 201, body)         a psycopg connection: one statement in its transaction, if any
     lease.complete(session, 201, body)      an SQLAlchemy Session: in its transaction
@@ -176,7 +176,7 @@ def _opened(on: Any) -> Iterator[psycopg.Connection[Any]]:
                 yield conn
             finally:
                 if conn.closed:
-                    held.invalidate()  # the pool cannot know it: the statements went past it
+                    held.invalidate()  # SQLAlchemy's pool did not see the statements, so it cannot know
     elif _is_pool(on):
         with on.connection() as conn:
             yield conn
@@ -290,7 +290,7 @@ async def drive_async(on: Any, flow: Flow[T]) -> T:
 
 
 def _beat_once(beat: Beat) -> Flow[bool]:
-    """Whether to go on. What a lost lease means, the next write with its token tells, too."""
+    """Whether to go on. The next write with the token reports a lost lease, too."""
     try:
         yield from beat.extend()
     except AlreadyDone:
@@ -347,7 +347,7 @@ async def _beating_async(on: Any, beat: Beat) -> AsyncIterator[None]:
 
 
 class Face(Generic[P, T]):
-    """Calls a flow with what it runs on. `flow` is the flow itself, to be a part of another one."""
+    """Calls a flow with what it runs on. `flow` is the flow itself, for use inside another flow."""
 
     def __init__(self, flow: Callable[P, Flow[T]]) -> None:
         self.flow = flow
@@ -393,7 +393,7 @@ def transaction(
 
 
 def transaction(on: Any, work: Callable[[Any], Any], unanswered: bool = False) -> Any:
-    """Runs work(conn) in one transaction, and again where that is safe (`in_transaction` tells)."""
+    """Runs work(conn) in one transaction, and again where that is safe (see `in_transaction`)."""
     return _transaction(on, work, unanswered)
 
 

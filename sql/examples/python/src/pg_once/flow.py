@@ -29,14 +29,14 @@ class Query:
 
 @dataclass(frozen=True)
 class Transaction:
-    """body's flow runs on a connection, in one transaction (on a connection: in a savepoint)."""
+    """body's flow runs on a connection, in one transaction (in a savepoint if the caller's transaction is open)."""
 
     body: "Callable[[Any], Flow[Any]]"
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Extends a lease of so many seconds at every third of it."""
+    """Extends a lease of `seconds` each time a third of them is over."""
 
     seconds: float
     extend: "Callable[[], Flow[Any]]"
@@ -44,7 +44,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Invoke:
-    """The caller's function; what it returns is awaited if it can be."""
+    """A call of the caller's function; an async program awaits the result if it is awaitable."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
@@ -53,7 +53,7 @@ class Invoke:
 
 @dataclass(frozen=True)
 class Under:
-    """A flow beside which the lease's heart beats, on connections of its own; none in a caller's transaction."""
+    """A flow with a heartbeat beside it, on connections of its own; no heartbeat in a caller's transaction."""
 
     beat: Beat
     body: "Callable[[], Flow[Any]]"
@@ -61,7 +61,7 @@ class Under:
 
 @dataclass(frozen=True)
 class Pause:
-    """Waits, or less if stop (a threading.Event or asyncio.Event) is set."""
+    """Waits for so many seconds, or until stop (a threading.Event or asyncio.Event) is set."""
 
     seconds: float
     stop: Any = None
@@ -69,7 +69,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Alone:
-    """Whether calls are on connections of their own, so that they may be repeated: not in a caller's transaction."""
+    """Whether each call has its own connection, so that it may be repeated: false in a caller's transaction."""
 
 
 Effect = Query | Transaction | Invoke | Under | Pause | Alone
@@ -80,7 +80,7 @@ Flow = Generator[Effect, Any, T]
 
 
 def wait_before(attempt: int, cap: float = 2.0) -> float:
-    """Exponential backoff with full jitter, in seconds: those who failed together do not come back together."""
+    """Exponential backoff with full jitter, in seconds: calls that failed together are not retried together."""
     return random.uniform(0, min(cap, 0.05 * 2.0 ** min(attempt, 16)))
 
 
@@ -100,13 +100,13 @@ def repeated(effect: Effect, tries: int, again: tuple[type[OnceError], ...]) -> 
 
 
 def ask(sql: str, tries: int = 8, /, **arguments: object) -> Flow[list[Any]]:
-    """One call of pg_once. On a pool it is repeated until it is answered: only for what converges then."""
+    """One call of pg_once. On a pool it is repeated until answered, up to `tries` times: it must be repeatable."""
     rows: list[Any] = yield from repeated(Query(sql, arguments), tries, (Conflict, Unavailable))
     return rows
 
 
 def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
-    """A write that a token fences. None: the first try was carried out and not answered, and the next said ON006."""
+    """A write that a token fences. None: an earlier try was carried out and not answered, and this one got ON006."""
     try:
         return (yield from ask(sql, **arguments))
     except AlreadyDone as error:
@@ -119,7 +119,7 @@ def in_transaction(body: Callable[[Any], Flow[T]], unanswered: bool = False) -> 
     """One transaction, again after 40001, 40P01 and 55P03, which roll back for sure.
 
     unanswered: again after a lost connection, too, where the COMMIT may have been carried out. Only for a transaction
-    that finds that out: with a fenced write in it, whose AlreadyDone then undoes the others.
+    whose repeat detects that, such as by a fenced write: its AlreadyDone undoes the other writes.
     """
     again = (Conflict, Unavailable) if unanswered else (Conflict,)
     result: T = yield from repeated(Transaction(body), 8 if unanswered else 5, again)

@@ -1,4 +1,4 @@
-"""Calls to other services: made again while that can help, and told apart by how they end."""
+"""Calls to other services: retried while that can help; how a call ends decides which exception it raises."""
 
 import functools
 import inspect
@@ -10,14 +10,14 @@ from .executor import P, T, drive, drive_async
 from .flow import Flow, Invoke, Pause, log, wait_before
 from .http import retry_after
 
-# Client errors by number only: the same call may go through later.
+# Client errors by their number, but the same call may succeed later.
 NOT_FINAL = {401, 403, 408, 409, 425, 429}
 # Answers that say that nothing was done, whatever the other side remembers.
 NOT_DONE = {401, 403, 425, 429}
 
 
 class Retry(Exception):
-    """It failed, and asking again is right, after so many seconds (None: a second). A key is released."""
+    """The call failed, and a retry is right, after so many seconds (None: the caller's default). A key is released."""
 
     def __init__(self, error: str, after: float | None = None) -> None:
         super().__init__(error)
@@ -33,11 +33,11 @@ class Refused(Exception):
 
 
 class Unknown(Exception):
-    """Nobody knows whether it was done, and asking again could do it twice: a key is parked."""
+    """Nobody knows whether the call acted, and a retry could act twice: `run` parks the key."""
 
 
 def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A function that calls another service, once: it is called again while that can help, so many times in all.
+    """Decorates a function that calls another service once: repeats it while that can help, up to `tries` calls in all.
 
         @foreign_call(dedupes=True)
         def charge(derived_key, cents):
@@ -45,14 +45,15 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
             reply.raise_for_status()
             return reply.json()
 
-    It raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is judged by
-    that, any other is no answer. 4xx is Refused, but for 401, 403, 408, 409, 425 and 429. All else is Retry, if the
-    other side dedupes by the key that it is sent; if not, it is Unknown, but for 401, 403, 425 and 429. What it raises
-    of these three itself, stands. Without dedupes, give `lease.foreign` remembers=0: then an attempt that died in the
-    call is Unknown, too.
+    The function raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is
+    judged by the status, any other counts as no answer. 4xx is Refused, but for 401, 403, 408, 409, 425 and 429. All
+    else is Retry, if the other side dedupes by the key that it is sent; if not, it is Unknown, but for 401, 403, 425
+    and 429. If the function itself raises one of these three, that stands. Without dedupes, give `lease.foreign`
+    remembers=0: then an attempt that died in the call is Unknown, too.
 
-    Between two tries there is a random wait, and what Retry-After says (seconds or an HTTP date). If that is longer
-    than cap, Retry goes to the caller at once: `run` releases the key, due then. Async functions may be decorated, too.
+    Between two tries it waits a random time, plus what Retry-After says (seconds or an HTTP date). If Retry-After is
+    longer than cap, Retry goes to the caller at once, and `run` releases the key, due after Retry-After. Async
+    functions may be decorated, too.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

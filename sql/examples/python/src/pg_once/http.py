@@ -25,7 +25,7 @@ class Answer:
 
 
 def problem(status: int, title: str, after: float | None = None) -> Answer:
-    """Retry-After is there exactly when coming back can help without anybody's verdict."""
+    """Retry-After is set exactly when a retry can succeed without anybody's verdict."""
     headers = {"Content-Type": "application/problem+json"}
     if after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(after)))
@@ -33,7 +33,7 @@ def problem(status: int, title: str, after: float | None = None) -> Answer:
 
 
 def key_of(user: str, value: str) -> str:
-    """The key of what a user sent: nobody reaches the keys of another, since `/` in the name is written %2F."""
+    """The key of what a user sent. No user reaches the keys of another, since `/` in a user's name becomes %2F."""
     return user.replace("%", "%25").replace("/", "%2F") + "/" + value
 
 

@@ -25,20 +25,20 @@ class Accepted:
 
 @operation
 def accept(scope: str, message_id: str, ttl: Seconds = None) -> Flow[Accepted]:
-    """In the handler's transaction. A duplicate of a handler still at work waits for it."""
+    """Call it in the handler's transaction. A duplicate waits for a handler that is still at work."""
     (row,) = yield from ask(ACCEPT, scope=scope, message=message_id, ttl=interval(ttl))
     return Accepted(row.accepted, row.verdict)
 
 
 @operation
 def record(scope: str, message_id: str, verdict: Document) -> Flow[None]:
-    """In the handler's transaction, once: AlreadyDone after that."""
+    """Call it in the handler's transaction, once: a second call raises AlreadyDone."""
     yield from ask(RECORD, scope=scope, message=message_id, verdict=text_of(verdict))
 
 
 @operation
 def barrier(scope: str, saga: str, step: str, operation: str, ttl: Seconds = None) -> Flow[str]:
-    """`run`, `duplicate`, `skipped` or `refused`: of a saga's `action` or `compensation`, in its transaction."""
+    """In the transaction of a saga's `action` or `compensation`: answers `run`, `duplicate`, `skipped` or `refused`."""
     who = {"scope": scope, "saga": saga, "step": step, "operation": operation}
     (row,) = yield from ask(BARRIER, **who, ttl=interval(ttl))
     return str(row.outcome)
@@ -46,9 +46,10 @@ def barrier(scope: str, saga: str, step: str, operation: str, ttl: Seconds = Non
 
 @operation
 def consume(scope: str, message_id: str, handle: Callable[[Any], Any], ttl: Seconds = None) -> Flow[Any]:
-    """One message in one transaction: handle(conn) makes the writes and returns the verdict; the verdict, parsed.
+    """One message in one transaction: handle(conn) makes the writes and returns the verdict.
 
-    A duplicate gets the first one's, and handles nothing. Acknowledge the message at its queue after this.
+    Returns the verdict, parsed. A duplicate gets the first one's, and does not call handle. Acknowledge the message at
+    its queue after this.
     """
 
     def body(conn: Any) -> Flow[Any]:

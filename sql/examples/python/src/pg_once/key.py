@@ -1,7 +1,7 @@
 """One logical request, one execution: the claim of a key, and what its lease allows.
 
 `run` in run.py does all of it for a request. Invariant: wherever a process dies, the next claim of the key
-goes on rightly.
+continues correctly.
 """
 
 import json
@@ -39,7 +39,7 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# NULL: it is open. (One that is newer than all that have ended may be in no log yet.)
+# NULL: the transaction is open. (A transaction newer than all that have ended may be in no log yet.)
 COMMITTED = """
 SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
             THEN nullif(pg_xact_status(%(transaction)s::xid8), 'in progress') = 'committed' END AS committed"""
@@ -67,7 +67,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class InProgress:
-    """Somebody holds it, or it is not due yet."""
+    """Somebody holds the key, or its retry is not due yet."""
 
     retry_after: float
     lease_left: float | None = None
@@ -85,7 +85,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Parked:
-    """Nobody knows how the last attempt ended, or attempts are used up: key_resolve."""
+    """Nobody knows how the last attempt ended, or attempts are used up: give a verdict by `resolve`."""
 
     attempt: int
 
@@ -94,9 +94,9 @@ class Parked:
 class Step:
     done: bool
     result: str | None  # json text
-    attempted: int  # beginnings by earlier attempts whose end nobody recorded
+    attempted: int  # earlier attempts that began the step and recorded no end
     derived_key: str
-    age: float | None  # seconds since the first beginning
+    age: float | None  # seconds since the step first began
 
     @property
     def value(self) -> Any:
@@ -115,7 +115,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on a key. Each method takes what it runs on first, and is one call there.
+    """The right to work on a key. The first argument of each method is what it runs on; the method is one call there.
 
     A method that writes raises AlreadyDone where an earlier transaction of this lease has made that write, and
     LeaseLost where the lease is somebody else's by now.
@@ -130,7 +130,7 @@ class Lease:
     seconds: float
     resumed: bool = False
     request: str | None = None  # of what a completer took, where the scope keeps requests
-    # The answer that it has stored, and in which transaction; None: in a committed one.
+    # The answer that this lease has stored, and in which transaction; None: in a committed one.
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -167,7 +167,7 @@ class Lease:
 
     @method
     def release(self, error: str, after: Seconds = None) -> Flow[None]:
-        """Gives the key back after a failure worth a retry, which is due after so many seconds."""
+        """Gives the key back after a failure that a retry can mend; the retry is due after `after`."""
         yield from ask(RELEASE, **self._fence, error=storable(error), after=storable_wait(after))
 
     @method
@@ -177,7 +177,7 @@ class Lease:
 
     @method
     def extend(self, lease: Seconds = None) -> Flow[float]:
-        """How long the lease lasts now, in seconds."""
+        """Extends the lease; returns the seconds that are left of it."""
         (row,) = yield from ask(EXTEND, **self._fence, lease=interval(lease))
         return float(row.lease_left)
 
@@ -192,7 +192,7 @@ class Lease:
     def step_done(
         self, name: str, result: Document = None, on_complete: Document = None, on_abort: Document = None
     ) -> Flow[StepDone]:
-        """Records that it ended. The first one wins; what is recorded comes back."""
+        """Records that the foreign call ended. The first record wins; its result is returned."""
         text = text_of(result)
         events = {"on_complete": text_of(on_complete), "on_abort": text_of(on_abort)}
         told = yield from self._tell(STEP_DONE, step=name, result=text, **events)
@@ -201,16 +201,16 @@ class Lease:
 
     @method
     def rotate(self, step: str, from_version: int) -> Flow[int]:
-        """A new derived key for a step whose old one the other side has stored a validation error under."""
+        """Gives a step a new derived key, after the other side has stored a validation error under the old one."""
         (row,) = yield from ask(ROTATE, **self._fence, step=step, version=from_version)
         return int(row.version)
 
     @method
     def phase(self, point: str, state: Document, writes: Callable[[Any], Any]) -> Flow[None]:
-        """One transaction: the recovery point moves, and writes(conn) makes the phase's own. Until it is answered.
+        """One transaction, repeated until its COMMIT is answered: moves the recovery point and calls writes(conn).
 
-        AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after it.
-        Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
+        AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after that COMMIT.
+        Only the same point with the same state is a repeat. So make the ids of the state before you call `phase`.
         """
 
         def body(conn: Any) -> Flow[None]:
@@ -221,7 +221,7 @@ class Lease:
 
     @method
     def last_phase(self, writes: Callable[[Any], Any]) -> Flow[Any]:
-        """The same for the last writes: they end with complete or abort, whose AlreadyDone undoes the others."""
+        """The same for the last writes, which end with complete or abort: its AlreadyDone undoes the others."""
         return (yield from in_transaction(lambda conn: invoked(writes, conn), unanswered=True))
 
     @method
@@ -232,11 +232,11 @@ class Lease:
         remembers: Seconds = None,
         on_abort: Document = None,
     ) -> Flow[Any]:
-        """One foreign call as a step: send(derived_key) returns its JSON. What is recorded comes back, parsed.
+        """One foreign call as a step: send(derived_key) returns its JSON. Returns the recorded result, parsed.
 
-        Each attempt that does not find the step done calls send, always with the same key. It raises Refused for a
+        Each attempt that does not find the step done calls send, always with the same key. send raises Refused for a
         final no, Retry where asking again is right, Unknown where it is not: `foreign_call` tells them apart.
-        remembers: how long the other side remembers keys; an attempt that began before that is Unknown.
+        remembers: how long the other side remembers keys; if an unrecorded call began longer ago, it is Unknown.
         """
         begun = yield from self.step.flow(step, on_abort)
         if begun.done:
@@ -332,7 +332,7 @@ def _claim_of(row: Any, scope: str, key: str, request: str | None = None) -> Cla
 
 
 def give_back(lease: Lease, error: str, after: Seconds = None) -> Flow[Answer | None]:
-    """Releases after a failure. The answer if this lease has stored it after all: its COMMIT was not answered."""
+    """Releases the key after a failure. Returns the answer if this lease stored it in an unanswered COMMIT."""
     try:
         yield from lease.release.flow(error, after)
     except AlreadyDone:

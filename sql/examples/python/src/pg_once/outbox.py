@@ -1,7 +1,7 @@
 """Events that leave the database: emit beside the writes, deliver in a worker; dead letters.
 
-At least once on the wire, once by the delivery key. Invariant: an event is acked only after `deliver` has
-returned, and whatever dies, what is not acked comes again, with the same delivery key.
+At least once on the wire; once for a receiver that dedupes by the delivery key. Invariant: the ack of an event commits
+only after `deliver` has returned; whatever dies, an event without an ack comes again, with the same delivery key.
 """
 
 import logging
@@ -57,7 +57,7 @@ DISCARD = "SELECT discarded FROM once.outbox_discard(%(topic)s, %(subscriber)s, 
 @dataclass(frozen=True)
 class Emitted:
     event_id: int
-    emitted: bool  # False: this dedupe_key was emitted within the topic's window, as event_id
+    emitted: bool  # False: an event with this dedupe_key was emitted within the topic's window: event_id
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Dead:
 
 
 class NotDelivered(Exception):
-    """It is tried again, after the subscriber's backoff or after so many seconds.
+    """The event is tried again, after so many seconds, or without them after the subscriber's backoff.
 
     kind: a word by which failures are counted, such as "timeout".
     """
@@ -110,7 +110,7 @@ class NotDelivered(Exception):
 
 
 class Never(NotDelivered):
-    """It will not go through, however often it is tried: it is dead at once."""
+    """The event cannot be delivered, however often it is tried: it is dead at once."""
 
     def __init__(self, error: str) -> None:
         super().__init__(error, "never")
@@ -126,7 +126,7 @@ def emit(
     headers: Document = None,
     delay: Seconds = None,
 ) -> Flow[Emitted]:
-    """In the transaction of the writes that the event tells of. Alone on a pool it is not repeated without dedupe_key.
+    """Call it in the transaction of the writes that the event reports. On a pool it is repeated only with a dedupe_key.
 
     delay and order_key exclude each other.
     """
@@ -138,20 +138,20 @@ def emit(
 
 @dataclass(frozen=True)
 class Subscriber:
-    """Whom a topic's events are for. Each method takes what it runs on first."""
+    """A receiver of a topic's events. The first argument of each method is what it runs on."""
 
     topic: str
     name: str = "default"
 
     @method
     def take(self, max: int = 10, lease: Seconds = None) -> Flow[list[Event]]:
-        """A batch under one token. Commit it before the delivery. A lost answer's events wait for their lease."""
+        """A batch under one token. Commit it before delivery. If the answer is lost, its events wait for the lease."""
         taken = yield from ask(TAKE, 1, **self._who, max=max, lease=interval(lease))
         return [Event(**row._asdict()) for row in taken]
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """How many this call acked. In a handler's transaction first of all, before it touches keys."""
+        """How many events this call acked. In a handler's transaction, call it first, before any call on keys."""
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
         return told[0].acked if told else len(event_ids or ())
 
@@ -164,7 +164,7 @@ class Subscriber:
         kind: str = "error",
         after: Seconds = None,
     ) -> Flow[list[Nacked]]:
-        """Not delivered. An event of an order key takes the later ones of its key out of the batch with it."""
+        """Not delivered. An event with an order key takes that key's later events out of the batch with it."""
         error = None if error is None else storable(error)
         what = {"token": token, "events": _list(event_ids), "error": error, "kind": kind, "after": storable_wait(after)}
         told = yield from tell(NACK, **self._who, **what)
@@ -182,13 +182,13 @@ class Subscriber:
 
     @method
     def redrive(self, event_ids: Sequence[int] | None = None, max: int = 100) -> Flow[int]:
-        """Dead letters that are due again, with no attempt counted."""
+        """Makes dead letters due again, with no attempt counted. Returns their number."""
         (row,) = yield from ask(REDRIVE, **self._who, max=max, events=_list(event_ids))
         return int(row.redriven)
 
     @method
     def discard(self, event_ids: Sequence[int]) -> Flow[int]:
-        """Dead letters that are thrown away for good."""
+        """Discards dead letters for good. Returns their number."""
         (row,) = yield from ask(DISCARD, **self._who, events=_list(event_ids))
         return int(row.discarded)
 
@@ -214,8 +214,9 @@ def work(
     """A worker: takes batches and delivers their events one after another. Run several for more.
 
     deliver(event), or with here=True handle(conn, event) in the transaction of the ack: its writes are made once.
-    Either raises NotDelivered or Never, or Retry, Refused or Unknown: Retry is tried again, the other two are dead.
-    stop: finishes the event at hand and gives the rest of the batch back. Without stop it ends when nothing is due.
+    Either may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the event is dead).
+    stop: once set, the worker finishes the event at hand and gives the rest of the batch back. Without stop it ends
+    when nothing is due.
     lease: seconds after which another worker goes on when this one died.
     poll: seconds that an idle worker waits, at most.
     """
@@ -237,7 +238,7 @@ def work(
         except LeaseLost as error:
             log.warning("somebody else has the rest of the batch: %s", error)
         except (Conflict, Unavailable) as error:
-            # What was taken and not acked comes again when its lease has run out.
+            # Events that were taken and not acked are due again when their lease has expired.
             if stop is None:
                 raise
             failures += 1
@@ -248,7 +249,7 @@ def work(
 def _batch(
     subscriber: Subscriber, events: list[Event], deliver: Callable[..., Any], here: bool, stop: Any
 ) -> Flow[None]:
-    stuck: set[str] = set()  # order keys of which one failed: the later ones left the batch with it
+    stuck: set[str] = set()  # order keys with a failed event: their later events left the batch with it
     for place, event in enumerate(events):
         if event.order_key in stuck:
             continue

@@ -1,7 +1,8 @@
-"""A keyed request from its claim to its answer, the completer of what clients left behind, and `@idempotent`.
+"""A keyed request from its claim to its answer, the completer of abandoned requests, and `@idempotent`.
 
-The work is given the lease. It goes on from lease.recovery_point, whoever got there, and stores the answer itself,
-by lease.complete or lease.abort in the transaction of its last writes; or it raises Retry, Refused or Unknown.
+The work is called with the lease. It continues from lease.recovery_point, whichever attempt got there, and stores the
+answer itself, by lease.complete or lease.abort in the transaction of its last writes; or it raises Retry, Refused or
+Unknown.
 """
 
 import functools
@@ -38,11 +39,11 @@ def run(
     ttl: Seconds = None,
     fingerprint: bytes | None = None,
 ) -> Flow[Answer]:
-    """Answers a request: does the work, replays its answer, or says why neither.
+    """Answers a request: does the work, replays the stored answer, or says why it can do neither.
 
-    request: the JSON text as it came, or a value; another one under the same key is 422.
-    wait: for so many seconds a duplicate asks again until the first one's answer is there, instead of 409. It asks
-    after 10 ms, doubling to 500 ms, and writes nothing.
+    request: the JSON text as it came, or a value; another request under the same key is 422.
+    wait: seconds for which a duplicate claims again until the first request's answer is there, instead of 409. It
+    claims again after 10 ms, doubling to 500 ms, and writes nothing.
     """
 
     def ask_for() -> Flow[Claim]:
@@ -63,7 +64,7 @@ def run_failing_open(
 ) -> Flow[Answer]:
     """Like `run`, but works without a lease where the key cannot be claimed because the database is away.
 
-    Then nothing is idempotent: a retry does it again. on_open is told of each such request, so that somebody counts.
+    Then nothing is idempotent: a retry does it again. on_open(error) is called for each such request, to count them.
     """
     try:
         first: Claim | None = yield from claim.flow(scope, key, request)
@@ -103,11 +104,11 @@ def _rounds(ask_for: Callable[[], Flow[Claim]], work: FlowOfWork, wait: float) -
 def complete_abandoned(
     scope: str, work: Work, stop: Any = None, *, lease: Seconds = None, poll: float = 10
 ) -> Flow[int]:
-    """The completer: finishes what no client comes back for, until stop is set. Without stop, what is due now.
+    """The completer: finishes keys that no client retries, until stop is set. Without stop, only keys that are due now.
 
     It takes one key at a time; any number of completers may run beside each other. A key that fails is due again after
     half a second to a second, then after longer each time, up to five minutes, unless Retry names a time.
-    The scope needs keep_request; lease.request is the request's text. How many keys have their answer by it.
+    The scope needs keep_request; lease.request is the request's text. Returns how many keys it answered.
     """
     done, failures = 0, 0
     while not (stop and stop.is_set()):
@@ -135,7 +136,7 @@ def complete_abandoned(
 
 
 def wait_after(attempt: int) -> float:
-    """How long a completer leaves a key that failed, in seconds. The first attempt was the client's."""
+    """Seconds until a key that failed is due again for a completer. The first attempt was the client's."""
     return random.uniform(0.5, 1) * min(2.0 ** min(max(attempt - 2, 0), 16), 300)
 
 
@@ -161,8 +162,8 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
     except LeaseLost:
         return answer_of(InProgress(1))
     except (Conflict, Unavailable, AlreadyDone) as error:
-        # Once the key is given back, an old transaction that still runs cannot commit a write with this token, so
-        # the next claim tells what is so. (Claiming with the same holder would not end the token.)
+        # Once the key is given back, an old transaction that still runs cannot commit a write with this token. So
+        # the next claim finds the final state. (Claiming with the same holder would not end the token.)
         return (yield from give_back(lease, str(error), deferred))
     except BaseException as error:
         yield from give_back(lease, repr(error), deferred or 1)
@@ -196,9 +197,9 @@ def idempotent(
 
         answer = sign_up("ada/k-1", email="ada@example.org")
 
-    It is called with the key in place of the connection, and that gives an Answer. The other arguments are the
-    request, so they must be JSON. What the function returns is the answer's body, or an Answer. With an async pool
-    the function may be async, and the call is.
+    Callers pass the key in place of the connection, and get an Answer. The other arguments are the request, so they
+    must be JSON. The function returns the answer's body, or an Answer. With an async pool the function may be async,
+    and the call must be awaited.
     """
 
     def decorate(function: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[str, P], Any]:

@@ -16,7 +16,7 @@ def shard_of(routing: str, shards: int) -> int:
 
 
 def routing_of(key: str, separator: str = "/") -> str:
-    """What a key (a message's id, a saga, or with by => scope the scope) is routed by: what precedes the separator."""
+    """The part of a key (a message's id, a saga, or with by => scope the scope) that routes it: up to the separator."""
     return key.split(separator, 1)[0]
 
 
