@@ -3,7 +3,7 @@
 # docs/how-to/shards.md.
 #
 # Where a move stands is read from the servers and the pooler each time, from the databases' names above all:
-#   NAME         is the home, or a home that nobody is sent to yet
+#   NAME         is the home: clients are sent there, or will be after the steps map and resume
 #   NAME_coming  is being filled, at the target
 #   NAME_moved   was the home; no client knows that name, and the operator drops it
 # So the same command goes on where a killed one stopped.
@@ -15,11 +15,11 @@ usage: shards.sh split        --from HOST:PORT --to HOST:PORT --pooler HOST:PORT
        shards.sh move-logical --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
        shards.sh move-dump    --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
 
-  split         Makes a new cluster of a physical copy, once. The databases NAME... live there afterwards, the
+  split         Makes a new cluster from a physical copy, once. The databases NAME... live there afterwards, the
                 others stay. Run it on the new machine, as the OS user of the server. pg_hba.conf at --from must let that
                 machine in for replication.
   move-logical  Moves a database by logical replication, also to a newer major version. Needs wal_level = logical;
-                until it is done, no DDL.
+                no DDL until the move is done.
   move-dump     Moves a database by dump and restore.
 
 Meanwhile clients wait at the pooler: first for open transactions, at most --patience for each database at each
@@ -32,7 +32,7 @@ PgBouncer, one after another; then a few seconds (split, move-logical), or as lo
   --map FILE           the file with the lines "NAME = host=... port=..." that each PgBouncer includes, such as
                        /srv/shards/map.ini; this machine and the poolers see the same directory, and you may write
                        in it, since a new file takes the place of the old one
-  --data DIR           split: the new cluster's data directory; it must not be there
+  --data DIR           split: the new cluster's data directory; it must not exist, or be empty
   --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
   --patience SECONDS   how long the pause waits for open transactions in each database, at each PgBouncer (5)
   --yes                go on without a question
@@ -94,7 +94,7 @@ for address in "$FROM" "$TO" "${POOLERS[@]:-}"; do
     [[ $address =~ ^[^[:space:]:]+:[0-9]+$ ]] || die "--from, --to and --pooler each need HOST:PORT, not \"$address\""
 done
 [ "$FROM" != "$TO" ] || die "--from and --to are one cluster"
-if [ ! -w "$MAP" ] || [ ! -w "$(dirname "$MAP")" ]; then die "--map must name a file that may be written, in a folder that may be"; fi
+if [ ! -w "$MAP" ] || [ ! -w "$(dirname "$MAP")" ]; then die "--map must name a file that you may write, in a directory that you may write in"; fi
 [[ $PATIENCE =~ ^[1-9][0-9]*$ ]] || die "--patience needs whole seconds, at least 1, not \"$PATIENCE\""
 [ "${#NAMES[@]}" -gt 0 ] || die "name a database"
 if [ "$COMMAND" = split ]; then
@@ -109,12 +109,12 @@ SLOT=$(tr -c 'a-z0-9\n' _ <<<"${SLOT,,}" | cut -c 1-63)
 OUR_SLOT="FROM pg_replication_slots WHERE slot_name = '$SLOT' AND (database IS NULL OR database IN ('$NAME', '${NAME}_moved'))"
 LIST=$(printf "'%s'," "${NAMES[@]}")
 LIST=${LIST%,}
-# One move at a time: another run would take the database away that this one fills, or write its map over this one's.
+# One move at a time: another run would drop the database that this one fills, or overwrite the map that this one wrote.
 [ -e "$MAP.lock" ] || cp --attributes-only --preserve=mode,ownership "$MAP" "$MAP.lock"
 exec 9>>"$MAP.lock"
 found=0
 flock -w 5 9 || found=$?
-case $found in 0) ;; 1) die "another move with $MAP goes on" ;; *) die "$MAP.lock cannot be locked" ;; esac
+case $found in 0) ;; 1) die "another move with $MAP is running" ;; *) die "$MAP.lock cannot be locked" ;; esac
 export PGCONNECT_TIMEOUT=${PGCONNECT_TIMEOUT:-10}
 
 # Steps -----------------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ ended() {
     end_report
     if [ "$status" != 0 ] && [ -n "$STEP" ]; then
         printf '%s stopped in step %d, %s. The same command goes on there.\n' "$COMMAND" "$NUMBER" "$STEP" >&2
-        if [ -n "$CLIENTS_WAIT" ]; then printf 'CLIENTS WAIT at the pooler until it has come to its end.\n' >&2; fi
-        sql "$FROM" postgres "SELECT format('The slot %s holds back the log at $FROM. Who gives up must drop it, as the book says under
+        if [ -n "$CLIENTS_WAIT" ]; then printf 'CLIENTS WAIT at the pooler until that command has ended.\n' >&2; fi
+        sql "$FROM" postgres "SELECT format('The slot %s holds back the WAL at $FROM. If you give the move up, drop the slot, as the book says under
 \"When a step dies\": SELECT pg_drop_replication_slot(%L);', slot_name, slot_name)
             $OUR_SLOT" >&2 2>/dev/null || true
     fi
@@ -160,8 +160,8 @@ trap ended EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# `until_true WHAT command...`: the command until it is true, not false (1); what it writes is the progress, told at
-# the beginning, at the end, and every five seconds.
+# `until_true WHAT command...`: repeats the command while it returns 1; another error ends the script. Prints what the
+# command writes, the progress: at the beginning, at the end, and every five seconds.
 until_true() {
     local what=$1 said='' last='' next=0 status
     shift
@@ -178,8 +178,8 @@ until_true() {
 
 # Servers and poolers ---------------------------------------------------------------------------
 
-# `sql CLUSTER DATABASE [SQL]`: bare rows; without SQL it comes from the standard input. A commit waits for no standby: the
-# copy of a cluster has none yet.
+# `sql CLUSTER DATABASE [SQL]`: bare rows; without an SQL argument, runs the standard input. A commit waits for no
+# standby: the copy of a cluster has none yet.
 sql() {
     PGOPTIONS="${PGOPTIONS:-} -c synchronous_commit=local" psql -w -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"} 9>&-
 }
@@ -192,7 +192,7 @@ is_true() {
 }
 has() { is_true "$1" postgres "SELECT EXISTS (SELECT FROM pg_database WHERE datname = '$2')"; }
 size() { ask "$1" postgres "SELECT pg_size_pretty(pg_database_size('$2'))"; }
-# A part of a pipeline. If the script is killed, it lives on, and must not keep the lock.
+# Runs a part of a pipeline. If the script is killed, the part runs on, and must not hold the lock.
 apart() { exec 9>&- && "$@"; }
 program() { "$1" -w -h "${2%:*}" -p "${2##*:}" "${@:3}" 9>&-; }
 admin() {
@@ -206,8 +206,8 @@ homes() { # pooler
         index(names, " " $at["name"] " ") && $at["database"] == $at["name"] { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
 }
 
-# Afterwards the log is flushed, with all that clients have committed before: with synchronous_commit = off, the end of
-# the log that the steps wait for would lack their last commits.
+# The commit of the rename flushes the WAL, with all that clients have committed before. Else, with synchronous_commit =
+# off, the end of the WAL that the steps wait for would lack the clients' last commits.
 rename() { # cluster, from, to
     local round command="ALTER DATABASE \"$2\" RENAME TO \"$3\""
     for round in 1 2 3 4 5; do
@@ -221,7 +221,7 @@ end_sessions() { ask "$1" postgres "SELECT pg_terminate_backend(pid) FROM pg_sta
 allow() { ask "$1" postgres "ALTER DATABASE \"$2\" ALLOW_CONNECTIONS $3"; }
 prepared() { ask "$1" postgres "SELECT string_agg(gid, ' ') FROM pg_prepared_xacts WHERE database IN ($2)"; }
 
-# No client writes to this home any more, not even one who was there: no connections, no sessions, another name.
+# Closes this home to clients, also to one that is connected: no new connections, sessions ended, another name.
 fence() { # name
     local open
     allow "$FROM" "$1" false
@@ -234,7 +234,7 @@ fence() { # name
     rename "$FROM" "$1" "${1}_moved"
 }
 
-# What has to be true before anything is done. SERVED: clients are let to --to already, and the last step is left.
+# Checks what must hold before anything is done. SERVED: clients are sent to --to already; only the last step is left.
 check() {
     local pooler name found
     for name in "${PROGRAMS[@]}"; do
@@ -243,7 +243,7 @@ check() {
     SERVED=1
     for pooler in "${POOLERS[@]}"; do
         found=$(homes "$pooler")
-        [ "$(grep -c . <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}" "Each needs a line, without another dbname."
+        [ "$(grep -c . <<<"$found")" = "${#NAMES[@]}" ] || die "the pooler at $pooler knows only: ${found:-none of them}" "Each database to be moved needs a line there, without another dbname."
         if grep -qvE " ($FROM|$TO) .$" <<<"$found"; then
             die "the pooler at $pooler sends clients elsewhere:" "$found" "Look at --from, and at $MAP."
         fi
@@ -254,10 +254,10 @@ check() {
         [ "$(grep -E "^[[:space:]]*\"?${name}\"?[[:space:]]*=" "$MAP" | grep -cE "host=.*port=|port=.*host=")" = 1 ] || die "$MAP has no line \"$name = host=... port=...\""
     done
     found=$(ask "$FROM" postgres "SELECT m.datname FROM pg_database m JOIN pg_database d ON m.datname = d.datname || '_moved' WHERE d.datname IN ($LIST) LIMIT 1") || exit 2
-    [ -z "$found" ] || die "$found is at $FROM, of an earlier move" "Look at it, and drop it there: DROP DATABASE \"$found\""
+    [ -z "$found" ] || die "$found is left at $FROM from an earlier move" "Look at it, and drop it there: DROP DATABASE \"$found\""
     found=$(prepared "$FROM" "$LIST") || exit 2
     [ -z "$found" ] || die "prepared transactions are open: $found" "COMMIT PREPARED or ROLLBACK PREPARED them."
-    # In a copy of the cluster they would take changes away from those that they are copies of.
+    # In a copy of the cluster, subscriptions would consume changes that the originals then miss.
     found=$(ask "$FROM" postgres "SELECT string_agg(subname || ' in ' || datname, ', ') FROM pg_subscription JOIN pg_database d ON d.oid = subdbid
         WHERE subenabled AND ('$COMMAND' = 'split' OR datname IN ($LIST))") || exit 2
     [ -z "$found" ] || die "subscriptions are enabled: $found" "ALTER SUBSCRIPTION ... DISABLE them; docs/how-to/shards.md says what follows the move."
@@ -265,14 +265,14 @@ check() {
 
 # A server looks at pg_hba.conf before it looks whether the database exists; `$2` is what it said.
 let_in() { # what must be let in, and where
-    # The last line counts: before it may be the refusal of the same without SSL.
+    # The last line counts: a line before it may refuse another try of the same connection, such as that with SSL.
     if tail -n 1 <<<"${2//"$NAME"/}" | grep -qE 'pg_hba|fe_sendauth|authentication failed'; then die "$1 must be let in, too" "$2"; fi
 }
 
 offered() { ask "$1" postgres "SELECT default_version FROM pg_available_extensions WHERE name = 'pg_once'"; }
 
-# Of move-logical and move-dump. FENCED: the fence was begun at least, in an earlier run. Only move-logical has the slot,
-# from its step 3 to its last.
+# Checks for move-logical and move-dump. FENCED: an earlier run has at least begun the fence. Only move-logical has the
+# slot, from its step 3 to its last.
 check_target() {
     local here there slot roles missing
     FENCED=$(ask "$FROM" postgres "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '$NAME' AND datallowconn)") || exit 2
@@ -305,12 +305,11 @@ check_target() {
     fi
 }
 
-# The schema alone, while clients do not wait: an extension, a locale or a tablespace may be missing at the target.
+# Restores the schema alone, before clients wait: an extension, a locale or a tablespace may be missing at the target.
 rehearse() {
     local failed=''
     create_coming "$NAME"
-    apart program pg_dump "$FROM" -Fc --no-subscriptions --schema-only --lock-wait-timeout=5s -d "$NAME" |
-        apart program pg_restore "$TO" --exit-on-error -d "${NAME}_coming" || failed=1
+    fill_coming "$NAME" --schema-only --lock-wait-timeout=5s || failed=1
     ask "$TO" postgres "DROP DATABASE \"${NAME}_coming\" WITH (FORCE)"
     [ -z "$failed" ] || die "$NAME cannot be dumped, or not restored at $TO: see above"
 }
@@ -333,7 +332,7 @@ pause() {
     done
 }
 
-# The map is a file of the pooler: the line of each database is changed, and read again.
+# Changes the line of each database in the map, a file that the poolers include, and makes them read it again.
 map() {
     local pooler copy found line
     line="^([[:space:]]*\"?($(IFS='|' && echo "${NAMES[*]}"))\"?[[:space:]]*=(.*[[:space:]])?)"
@@ -362,18 +361,24 @@ resume() {
 }
 
 # Makes the empty NAME_coming with the encoding, owner, settings and rights of the database.
-create_coming() { # database to be like
+create_coming() { # like the database
     if has "$TO" "${NAME}_coming"; then ask "$TO" postgres "DROP DATABASE \"${NAME}_coming\" WITH (FORCE)"; fi
     apart program pg_dump "$FROM" --create --schema-only --section=pre-data --lock-wait-timeout=5s -d "$1" |
         apart sed -nE "/^(CREATE|ALTER|GRANT|REVOKE|COMMENT ON).*DATABASE \"?$1\"?[ ;]/s/DATABASE \"?$1\"?([ ;])/DATABASE \"${NAME}_coming\"\1/p" |
         apart sql "$TO" postgres
 }
 
-# The twin becomes the home; the old one is closed before.
+# Copies a database into NAME_coming.
+fill_coming() { # database, options of pg_dump
+    apart program pg_dump "$FROM" -Fc --no-subscriptions "${@:2}" -d "$1" |
+        apart program pg_restore "$TO" --exit-on-error -d "${NAME}_coming"
+}
+
+# The twin, NAME_coming, becomes the home; first the old home is closed.
 arrive() {
     has "$TO" "$NAME" && return
     allow "$FROM" "${NAME}_moved" false
-    sql "$TO" "${NAME}_coming" >/dev/null <<'SQL' || die "the twin refused"
+    sql "$TO" "${NAME}_coming" >/dev/null <<'SQL' || die "the grants could not be renewed in ${NAME}_coming at $TO"
 SELECT once.grant_role(r.oid, g.kind) FROM once.role_grant g JOIN pg_roles r ON r.rolname = g.role_name;
 SQL
     rename "$TO" "${NAME}_coming" "$NAME"
@@ -415,7 +420,7 @@ start_copy() {
     if ! pg_ctl -D "$DATA" status >/dev/null; then
         pg_ctl -D "$DATA" -w -t 3600 -l "$DATA.log" -o "-p ${TO##*:} $OPTIONS" start >/dev/null 9>&- || true
     fi
-    # It may be one that an earlier run has started.
+    # The copy may have been started by an earlier run.
     until_true "the copy" is_ready
     local found there
     found=$(ask "$FROM" postgres 'SELECT system_identifier FROM pg_control_system()')
@@ -449,8 +454,8 @@ follow() {
     is_standby || return 0
     catch_up "the copy is behind by" has_replayed
 }
-# Round after round, until one is over in 3 s: then the last one, for which clients wait, will be short, too. If they
-# wait already, one must do.
+# Catches up in rounds, until a round takes at most 3 s: then the last round, for which clients wait, is short, too. If
+# clients wait already, there is only one round.
 catch_up() { # WHAT, command
     local begin
     while
@@ -467,7 +472,7 @@ promote() {
     ask "$TO" postgres 'SELECT pg_promote(true, 600)' >/dev/null
 }
 
-# In the copy, too, they were renamed.
+# Undoes the renames that the copy has replayed.
 names() {
     local name
     for name in "${NAMES[@]}"; do
@@ -476,7 +481,7 @@ names() {
     done
 }
 
-# The copies of those that stay are no homes.
+# Closes the copies of the databases that stay: they are no homes.
 fence_copies() {
     local name staying
     staying=$(ask "$FROM" postgres "SELECT quote_literal(datname) FROM pg_database WHERE datallowconn AND NOT datistemplate
@@ -498,14 +503,14 @@ split() {
         NUMBER=$((${#STEPS[@]} - 1))
     else
         check_split
-        step "copy the whole cluster at $FROM to $DATA; a replication slot, $SLOT, keeps the log for it."
+        step "copy the whole cluster at $FROM to $DATA; a replication slot, $SLOT, keeps the WAL for it."
         copy_cluster
-        step "start the copy as a standby on port ${TO##*:}. Where it stands still, $DATA.log, listen_addresses or hot_standby says why."
+        step "start the copy as a standby on port ${TO##*:}. If it does not come up, look at $DATA.log, listen_addresses and hot_standby."
         start_copy
         step "wait until the copy has caught up. Where it stands still, the log of $TO says why."
         follow
         step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10, and no step between asks."
-        # Nobody has looked since the question was asked.
+        # The answer to the question may have taken long, and the copy may be behind again.
         [ -n "$CLIENTS_WAIT" ] || follow
         pause
         step "at $FROM, end the sessions of ${NAMES[*]} and rename them to NAME_moved, closed."
@@ -522,7 +527,7 @@ split() {
         resume
     fi
     step "at $TO, rename the copies of those that stay to NAME_moved, closed; drop the slot $SLOT at $FROM."
-    # Afterwards a database of such a name may be a new one.
+    # Once the slot is dropped, a database with the name of a copy may be a new one.
     if is_true "$FROM" postgres "SELECT EXISTS (SELECT $OUR_SLOT)"; then
         fence_copies
         ask "$FROM" postgres "SELECT pg_drop_replication_slot('$SLOT')" >/dev/null
@@ -535,7 +540,7 @@ split() {
 
 # move-dump -------------------------------------------------------------------------------------
 
-# Lines every five seconds, as long as the script lives.
+# Prints the progress every five seconds, as long as the script runs.
 report() { # database that is dumped
     local begin=$SECONDS whole
     whole=$(size "$FROM" "$1")
@@ -551,8 +556,7 @@ carry() {
     create_coming "${NAME}_moved"
     report "${NAME}_moved" 9>&- &
     REPORTER=$!
-    apart program pg_dump "$FROM" -Fc --no-subscriptions -d "${NAME}_moved" |
-        apart program pg_restore "$TO" --exit-on-error -d "${NAME}_coming"
+    fill_coming "${NAME}_moved"
     end_report
 }
 
@@ -608,8 +612,8 @@ twin() {
     if has "$TO" "${NAME}_coming" && is_subscribed; then return; fi
     local schema
     create_coming "$NAME"
-    # Whole before the transaction begins: half of a dump would be committed.
-    # Without the mark that Debian's 15 puts on columns: other servers refuse it.
+    # The whole dump is read before the transaction begins: else half of a dump would be committed.
+    # Leaves out pg_attver, an option of columns in Debian's 15: other servers refuse it.
     schema=$(exec 9>&-; program pg_dump "$FROM" --schema-only --lock-wait-timeout=5s --no-publications --no-subscriptions -d "$NAME" |
         sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; /^ALTER .* SET \(/s/, pg_attver=[0-9]+|pg_attver=[0-9]+, //')
     psql -w -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null 9>&-
@@ -619,14 +623,14 @@ connection() { echo "host=''${FROM%:*}'' port=${FROM##*:} user=''${PGUSER:-$(id 
 
 subscribe() {
     if is_subscribed; then
-        # A run that stopped at the fence has disabled it.
+        # A run that stopped at the fence has disabled the subscription.
         ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
         return
     fi
-    # Fails, since there is no such database yet: drain will need it.
+    # Fails, as NAME_moved does not exist yet, but shows whether drain will be let in.
     let_in "the server $TO into ${NAME}_moved at $FROM" "$(exec 9>&-; sql "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION ${PUBLICATION}_try
         CONNECTION '$(connection "${NAME}_moved")' PUBLICATION $PUBLICATION WITH (create_slot = false, slot_name = NONE, enabled = false)" 2>&1 || true)"
-    # The publication first: the slot begins behind it.
+    # The publication comes first: the slot must begin after it in the WAL.
     is_true "$FROM" "$NAME" "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = '$PUBLICATION')" ||
         ask "$FROM" "$NAME" "CREATE PUBLICATION $PUBLICATION FOR ALL TABLES"
     ask "$FROM" "$NAME" "SELECT pg_create_logical_replication_slot('$SLOT', 'pgoutput')
@@ -668,7 +672,7 @@ copy_rows() {
 
 fence_publisher() {
     has "$FROM" "$NAME" || return 0
-    # Else it would try the old name once more, and then wait for seconds.
+    # Else the subscription would try the old name once more, and then wait for seconds.
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION DISABLE"
     fence "$NAME"
 }
@@ -712,14 +716,14 @@ move_logical() {
     else
         step "make ${NAME}_coming at $TO, with the tables of $NAME and no rows."
         [ -n "$FENCED" ] || twin
-        step "publish $NAME, and subscribe ${NAME}_coming to it; the slot $SLOT keeps the log for it. Open transactions must end first."
+        step "publish $NAME, and subscribe ${NAME}_coming to it; the slot $SLOT keeps the WAL for it. Open transactions must end first."
         [ -n "$FENCED" ] || subscribe
         step "wait until ${NAME}_coming has a copy of each table, and has caught up. Where it stands still, the logs of $TO and $FROM say why."
         [ -n "$FENCED" ] || copy_rows
         step "gather statistics for the planner in ${NAME}_coming."
         [ -n "$FENCED" ] || ask "$TO" "${NAME}_coming" ANALYZE
         step "PAUSE $NAME at the pooler. Clients wait from here to step 12, and no step between asks."
-        # Nobody has looked since the question was asked.
+        # The answer to the question may have taken long, and the twin may be behind again.
         [ -n "$FENCED$CLIENTS_WAIT" ] || copy_rows
         pause
         step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, closed to clients."
