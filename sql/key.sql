@@ -301,7 +301,7 @@ Errors: 22023 bad argument, or more rows than max; 42501 not a member of the sco
 CREATE FUNCTION once.key_expire(scope text, key text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_expire';
 COMMENT ON FUNCTION once.key_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key. Until that claim a holder that is alive may write; after it the holder gets ON001. false: no lease is alive. Waits for a transaction that has the key locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. false: no lease is alive. Waits for a transaction that has the key locked.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.key_forget(scope text, key text)

@@ -55,7 +55,7 @@ type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// `ON001`: the lease is lost. Stop, and undo the effects outside, unless the hint says to look first.
+    /// `ON001`: the lease is lost. Stop, and undo effects outside the database, unless the hint says to check first.
     LeaseLost,
     /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back this
     /// transaction, and go on after that write: claim again, or read the stored state. If the call was alone in
@@ -64,7 +64,7 @@ pub enum Kind {
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.
     WrongShard,
-    /// `ON002`: a move that is not declared, a step of the teardown out of its place, or a write that
+    /// `ON002`: a move that is not declared, a step of the teardown out of order, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.
     IllegalTransition,
     /// `ON003`: the machine's definition is wrong; [`Error::faults`] says where.
@@ -96,11 +96,12 @@ pub enum Kind {
 }
 
 impl Error {
-    /// Any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. It is of [`Kind::Other`],
-    /// unless its `source()` leads to a driver's error, which is judged as it stands: an error of another PostgreSQL is
-    /// taken for one of this database, and the work may run again. Make that one a text.
+    /// Any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. It is of
+    /// [`Kind::Other`], unless it is a driver's error or its `source()` leads to one: then that error decides the kind.
+    /// So an error of another PostgreSQL counts as one of this database, and the work may run again. Turn such an error
+    /// into a text.
     ///
-    /// It says nothing of what a call did: after a call to another service that may have been carried out, choose
+    /// The kind does not say what a call did. If a call to another service may have been carried out, choose
     /// [`Failure::retry`](crate::Failure::retry) or [`Failure::unknown`](crate::Failure::unknown) instead.
     pub fn other(error: impl Into<BoxError>) -> Self {
         Self::Other(error.into())

@@ -1,8 +1,8 @@
 //! Owns the way to the server: through the caller's own executor, one round trip a call.
 //!
 //! Invariant: over tokio-postgres a call is one Parse-Bind-Execute-Sync of an unnamed statement. Nothing is
-//! left behind in the session, so every executor works through a transaction-mode pooler. A pooled
-//! connection on which a call timed out is not used again.
+//! left behind in the session, so every executor works through a transaction-mode pooler. If a call has
+//! no answer after `SUSPICIOUS` and is dropped, its pooled connection is not used again.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -36,8 +36,8 @@ enum Brought {
 }
 
 impl Row {
-    /// A row out of its columns, for an executor over another driver: each has a name, a type, and its value in
-    /// the binary form of the wire.
+    /// Makes a row from its columns, for an executor over another driver. Each column has a name, a type, and its
+    /// value in the binary form of the wire.
     pub fn of_columns(columns: impl IntoIterator<Item = (String, Type, Option<Vec<u8>>)>) -> Self {
         Self(Brought::Columns(columns.into_iter().collect()))
     }
@@ -135,7 +135,7 @@ impl Executor for deadpool_postgres::Pool {
 
 impl Autocommit for deadpool_postgres::Pool {}
 
-/// A pooled connection that waits for an answer.
+/// A pooled connection that waits for an answer; if dropped after `SUSPICIOUS`, it is closed.
 pub(crate) struct Asked<C> {
     pub(crate) connection: Option<C>,
     pub(crate) at: Instant,

@@ -57,18 +57,18 @@ pub enum Handled<T> {
 /// Which side of a saga's step a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Do it.
+    /// Do the step.
     Action,
-    /// Undo it.
+    /// Undo the step.
     Compensation,
 }
 
 /// The answer of [`Inbox::barrier`]. A `match` must handle each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Barrier {
-    /// Do it now, in this transaction.
+    /// Do the action or compensation now, in this transaction.
     Run,
-    /// It was done before.
+    /// This action or compensation was done before.
     Duplicate,
     /// A compensation whose action never ran: there is nothing to undo.
     Skipped,
@@ -137,8 +137,8 @@ impl Inbox {
         })
     }
 
-    /// Records the verdict of a message, which its duplicates get. Only the transaction that accepted
-    /// the message may do this. The first verdict stays; the same call again in this transaction changes nothing.
+    /// Records a message's verdict, the answer for its duplicates. Only the transaction that accepted the
+    /// message may record one. The first verdict stays; the same call again in this transaction changes nothing.
     ///
     /// # Errors
     /// `ON001` for a message that this transaction has not accepted; `ON006` if a verdict is recorded already; `22023`
@@ -156,7 +156,7 @@ impl Inbox {
     /// Runs a handler once for a message, in the caller's transaction; a duplicate gets the verdict of the first run.
     ///
     /// The handler makes its writes in the same transaction. If it fails, roll the transaction back: the message then
-    /// counts as new. A message that was handled without a verdict answers JSON's `null`, read as a `T`.
+    /// counts as new. If no verdict was recorded, a duplicate gets JSON's `null`, read as a `T`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -210,8 +210,8 @@ impl Inbox {
         }
     }
 
-    /// Asks whether a saga's step, or its compensation, is to be done now, in the transaction of its writes. Waits for
-    /// a counterpart that is still running.
+    /// Asks whether to do a saga's step, or its compensation, now. Call it in the transaction that makes the writes. It
+    /// waits while another transaction is handling the same step or its compensation.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

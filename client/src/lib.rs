@@ -51,10 +51,10 @@
 //!
 //! # When a future is dropped
 //!
-//! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. The server
-//! may or may not carry out a call that is on its way then, as when the network loses its answer. A repeated
-//! call converges (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). A lease that the
-//! dropped call took stays taken until it expires, unless the same [holder](ClaimOptions::holder) claims again.
+//! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. If a call has been
+//! sent by then, the server may or may not carry it out, as when the network loses an answer. Repeating the call has
+//! no second effect (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). A lease that the dropped
+//! call took stays taken until it expires, unless the same [holder](ClaimOptions::holder) claims again.
 //! The helpers ([`Key::run`], the workers) release their leases when their work ends, fails or panics, and when
 //! they are told to stop. When they are dropped, their leases expire.
 //!
@@ -63,10 +63,10 @@
 //! A worker needs the connections that its running handlers hold, and one or two more connections. A heartbeat that
 //! waits too long for a connection loses the lease.
 //!
-//! A pooled connection on which a call timed out ([`Backoff::call_timeout`]) is closed, so that the pool gives up a
-//! server that vanished (a failover, a firewall) connection by connection. `tcp_user_timeout` and `keepalives_idle` in
-//! `tokio_postgres::Config` do that for all connections, also those that handlers hold. Give the role a
-//! `statement_timeout` a little below the `call_timeout`, so that the server cancels such calls, too.
+//! A call that is dropped or times out ([`Backoff::call_timeout`]) after a second or more closes its pooled connection.
+//! So the pool drops its connections to a vanished server (a failover, a firewall) one by one. `tcp_user_timeout` and
+//! `keepalives_idle` in `tokio_postgres::Config` close all such connections, also those that handlers hold. Give the
+//! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels such calls, too.
 
 #![forbid(unsafe_code)]
 

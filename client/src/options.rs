@@ -57,7 +57,7 @@ macro_rules! options {
         pub struct $name(crate::options::Options);
 
         impl $name {
-            /// Changes nothing.
+            /// Names no option, so it changes nothing.
             pub fn new() -> Self {
                 Self::default()
             }
@@ -69,7 +69,7 @@ macro_rules! options {
                 }
             )*
 
-            /// Resets an option to its default (a scope's `max_attempts`: no limit).
+            /// Resets an option to its default. A scope's `max_attempts` is an exception: its reset removes the limit.
             pub fn reset(self, option: &str) -> Self {
                 Self(self.0.with(option, serde_json::Value::Null))
             }

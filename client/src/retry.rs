@@ -17,7 +17,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// How often to retry, and how long to wait.
 ///
-/// Before try `n + 1` it waits a random time between nothing and `base · 2^(n−1)`, at most `cap`.
+/// Before try `n + 1` the caller waits a random time between zero and the smaller of `base · 2^(n−1)` and `cap`.
 ///
 /// ```
 /// use pg_once::Backoff;
@@ -29,9 +29,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The longest first wait.
+    /// The upper bound of the first random wait.
     pub base: Duration,
-    /// The longest wait of all.
+    /// The upper bound of every random wait.
     pub cap: Duration,
     /// How many times to try in all; 1 means once, without a retry. 0 counts as 1.
     pub tries: u32,
@@ -47,9 +47,9 @@ pub(crate) struct Failures<'b> {
 }
 
 impl Default for Backoff {
-    /// Eight tries of at most ten seconds each, with waits of up to 50 ms to 2 s between them. The waits take
-    /// two and a half seconds on average, five at the most: enough for a database that restarts. A failover
-    /// takes longer and needs a longer [`Backoff`].
+    /// Eight tries of at most ten seconds each. The upper bound of the waits between them grows from 50 ms to 2 s. All
+    /// waits together take two and a half seconds on average, five at the most: enough for a database that restarts. A
+    /// failover takes longer and needs a longer [`Backoff`].
     fn default() -> Self {
         Self {
             base: Duration::from_millis(50),
@@ -79,7 +79,7 @@ impl Backoff {
         self.wait(failures).max(SHORTEST_PAUSE)
     }
 
-    /// For a loop that has not failed yet.
+    /// Starts to count the failures of a loop.
     pub(crate) const fn failures(&self) -> Failures<'_> {
         Failures {
             backoff: self,
@@ -127,11 +127,11 @@ impl Backoff {
         self.retry_where(Error::is_retryable, call).await
     }
 
-    /// Makes a call to another service, and again after [`Failure::Retry`]: after a random wait, not before the time
-    /// that it names, and not in this attempt if that is later than `cap`. Any other failure ends it.
+    /// Calls another service, and repeats the call after [`Failure::Retry`]: after the failure's `retry_after` plus a
+    /// random wait. Any other failure, and a `retry_after` above `cap`, is returned without another try.
     ///
-    /// `Retry` is right where nothing was done, and where the service dedupes by the key that was sent; `Unknown` where
-    /// it may have been done; `Abort` after a final no ([`http::is_final`](crate::http::is_final)).
+    /// Return `Retry` if the service did nothing, or if it dedupes by the key that was sent; `Unknown` if the service
+    /// may have acted; `Abort` after a final no ([`http::is_final`](crate::http::is_final)).
     ///
     /// # Errors
     /// The last failure.

@@ -1,4 +1,4 @@
-//! Owns the way to the shard of a routing value, where the rows of many tenants are spread over databases.
+//! Owns the choice of the shard for a routing value, if the rows of many tenants are spread over databases.
 //!
 //! Invariant: a routing value leads to the shard that `once.shard_of` names.
 
@@ -53,8 +53,8 @@ impl<E: Executor> Shards<E> {
         Ok(Self { pools })
     }
 
-    /// The shard of a routing value: the part of the keys, messages and sagas before the first `/` (unless
-    /// `once.shard_set` chose another place).
+    /// The shard of a routing value, which is the part of a key, message or saga before the first `/` (unless
+    /// `once.shard_set` chose another separator or the scope).
     #[must_use]
     pub fn of(&self, routing: &str) -> &E {
         &self.pools[self.number_of(routing)]
@@ -85,7 +85,7 @@ impl<E: Executor> Shards<E> {
         self.pools.get(number)
     }
 
-    /// For a worker in each.
+    /// Each shard's number and pool, for its worker.
     pub(crate) fn places(&self) -> Vec<(Option<usize>, &E)> {
         self.each().map(|(n, pool)| (Some(n), pool)).collect()
     }

@@ -1,8 +1,8 @@
 //! Owns the way to the server over sqlx: through a pool, a connection or a transaction of sqlx.
 //!
 //! Invariant: like the caller's own statements, each statement is prepared once for a connection and kept. The first
-//! call of a statement on a connection takes two round trips, a later call one. A pooled connection on which a call
-//! timed out is not used again.
+//! call of a statement on a connection takes two round trips, a later call one. If a call has no answer after a second
+//! and is dropped, its pooled connection is not used again.
 
 use ::sqlx::encode::{Encode, IsNull};
 use ::sqlx::error::BoxDynError;
@@ -54,7 +54,7 @@ impl Executor for PgPool {
 impl Autocommit for PgPool {}
 
 /// After an update of the extension, a connection's statements may be stale: they are prepared again. In an open
-/// transaction that comes too late for this call.
+/// transaction this call fails all the same, because the stale statement has aborted the transaction.
 async fn ask(connection: &mut PgConnection, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
     match fetch(connection, sql, args).await {
         Err(stale) if stale.code() == Some(STALE) => {
@@ -86,7 +86,7 @@ fn row_of(row: &PgRow) -> Result<Row, ::sqlx::Error> {
         let oid = column.type_info().oid().unwrap_or_default();
         let of = types::Type::from_oid(oid.0).unwrap_or(types::Type::UNKNOWN);
         let value = row.try_get_raw(column.ordinal())?;
-        let bytes = value.as_bytes().ok(); // an error is NULL
+        let bytes = value.as_bytes().ok(); // an error means NULL
         Ok((column.name().to_owned(), of, bytes.map(<[u8]>::to_vec)))
     });
     let columns: Result<Vec<_>, ::sqlx::Error> = columns.collect();

@@ -8,15 +8,15 @@ use crate::{Error, Executor, MachineRow, Row};
 
 const GET: &str = "SELECT * FROM once.action_get(machine => $1, id => $2)";
 
-/// Where a row stands. Without a lease the fields about the lease are `None`.
+/// The state of a row and its action. Without a lease, `holder`, `claimed_at` and `lease_left` are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ActionRecord {
     /// The status that the row has.
     pub status: String,
-    /// The step that the row is claimed for.
+    /// The step of the present claim, or of the last unfinished one.
     pub step_key: Option<String>,
-    /// The requester that the row is claimed for.
+    /// The requester of that claim.
     pub requester: Option<String>,
     /// The name of the attempt.
     pub holder: Option<String>,
@@ -24,7 +24,7 @@ pub struct ActionRecord {
     pub claimed_at: Option<SystemTime>,
     /// The time left of the lease; zero after it expired.
     pub lease_left: Option<Duration>,
-    /// Claims of this step since the row last finished an action.
+    /// The number of claims of this step since the row last finished an action.
     pub attempts: Option<i32>,
     /// What failed last.
     pub last_error: Option<String>,
@@ -35,7 +35,7 @@ pub struct ActionRecord {
 }
 
 impl MachineRow {
-    /// Shows who has this row, for how long, what failed and what happens next: why it is stuck. `None` if
+    /// Shows why a row is stuck: who has it and for how long, what failed, and what happens next. `None` if
     /// there is no such row.
     ///
     /// ```

@@ -1,8 +1,8 @@
-//! Owns the way of an HTTP request through a keyed run: a layer and extractors for axum, or any other tower stack.
-//! Feature `axum`.
+//! Owns running an HTTP request under its key: a layer and extractors for axum, or any other tower stack. Feature
+//! `axum`.
 //!
-//! Invariants: a handler runs under a lease or not at all; every retry gets its first answer, unless that answer says
-//! that a retry may end otherwise; a client that hangs up stops nothing.
+//! Invariants: a handler runs under a lease or not at all; every retry gets the answer of the first run, unless the
+//! status of that answer says that a retry may end otherwise; a handler runs on when its client hangs up.
 
 mod stored;
 
@@ -52,7 +52,7 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Answer> {
         parts.extensions.get().cloned().ok_or_else(|| {
-            tracing::error!("no lease: no layer Idempotency, or no POST or PATCH");
+            tracing::error!("no lease: not behind the layer Idempotency, or not a POST or PATCH");
             Answer::problem(500, "internal error")
         })
     }
@@ -60,7 +60,7 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 
 /// A layer that runs each POST and PATCH once for its [`IdempotencyKey`]; other methods pass through.
 ///
-/// Method, path and query belong to the request. The path counts as the layer sees it: put the layer outside of `nest`.
+/// A retry must repeat method, path, query and body. The layer compares the path it sees: put it outside of `nest`.
 /// The handler may extract the [`Lease`], and answers in one of two ways:
 ///
 /// - **`Result<Done, Failure>`**, as the work of [`Runner::run`](crate::Runner::run). With

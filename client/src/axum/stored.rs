@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use crate::http::{Answer, RETRY_AFTER, is_final, retry_after};
 use crate::{Done, Failure, Json, Outcome};
 
-/// A stored header of ours: the body is no JSON.
+/// The stored header that marks a body in base64; it is not sent.
 const BASE64: &str = "pg-once-base64";
-/// A handler's result, on its way through the extensions of a response. They must be cloneable.
+/// A handler's result, kept in the extensions of its response. Extensions must be cloneable.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Option<Outcome>>>);
 

@@ -2,7 +2,7 @@
 //!
 //! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while a request with the key
 //! is in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user; a
-//! replay is always marked as a replay; `Retry-After` is sent exactly where a retry alone can help.
+//! replay is always marked as a replay; `Retry-After` is sent exactly where a retry can help without any other action.
 
 mod prefer;
 mod retry_after;
@@ -172,7 +172,7 @@ impl User {
     /// from the request's body, where a client may name anybody.
     ///
     /// # Errors
-    /// The 401 to send: nobody is named.
+    /// The 401 to send: no name, or a control character in it.
     pub fn authenticated(name: Option<&str>) -> Result<Self, Answer> {
         let name = name.unwrap_or_default().trim_matches([' ', '\t']);
         if name.is_empty() || name.contains(char::is_control) {
@@ -184,7 +184,7 @@ impl User {
 }
 
 /// Reads the value of a user's `Idempotency-Key` header: the key is `<user>/<what the client sent>`, so
-/// that nobody is handed another's answer.
+/// that no user gets the answer of another user.
 ///
 /// In the draft the key is a quoted string (a Structured Header string); most clients send the key bare. Both forms
 /// name the same key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
@@ -201,7 +201,7 @@ impl User {
 /// ```
 ///
 /// # Errors
-/// The 400 to send: the header is missing, empty, malformed, or too long (255 with the user's name).
+/// The 400 to send: the header is missing, empty, malformed, or too long (over 255 characters with the user's name).
 pub fn key_of_header(user: &User, value: Option<&str>) -> Result<String, Answer> {
     let bad = |why| Answer::problem(400, why);
     let missing = || bad("the Idempotency-Key header is missing");

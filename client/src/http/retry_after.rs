@@ -6,8 +6,8 @@ const MONTHS: [&str; 12] = [
     "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb",
 ];
 
-/// Reads how long another service asks to wait: seconds, or an HTTP date. `None`: it is neither, or names no time to come.
-/// A header's value of an HTTP library will do: `headers.get(RETRY_AFTER).and_then(retry_after)`.
+/// Reads how long another service asks to wait: seconds, or an HTTP date. `None` for other text, zero or a past date.
+/// Takes the header value of an HTTP library, too: `headers.get(RETRY_AFTER).and_then(retry_after)`.
 #[must_use]
 pub fn retry_after(value: impl AsRef<[u8]>) -> Option<Duration> {
     let value = str::from_utf8(value.as_ref()).ok()?;
@@ -20,7 +20,7 @@ pub fn retry_after(value: impl AsRef<[u8]>) -> Option<Duration> {
     Some(wait).filter(|wait| !wait.is_zero())
 }
 
-/// Of `Sun, 06 Nov 1994 08:49:37 GMT`. The two forms from before 1999 are not read.
+/// Reads `Sun, 06 Nov 1994 08:49:37 GMT`. The two forms from before 1999 are not read.
 fn since_epoch(date: &str) -> Option<Duration> {
     let [_, day, month, year, time, "GMT"] = date.split_whitespace().collect::<Vec<_>>()[..] else {
         return None;
@@ -29,7 +29,7 @@ fn since_epoch(date: &str) -> Option<Duration> {
     let [hour, minute, second] = *time.split(':').map(number).collect::<Option<Vec<_>>>()? else {
         return None;
     };
-    // A year that begins in March ends with the day that may be missing.
+    // If a year begins in March, a leap day is its last day.
     let month = MONTHS.iter().position(|known| *known == month)? as u64;
     let year = number(year)?.checked_sub(month / 10)?;
     let leap_days = year / 4 - year / 100 + year / 400;

@@ -58,8 +58,8 @@ impl Key {
         &self.key
     }
 
-    /// The idempotency key for the other side of a foreign call; needs no lease. It is the same on
-    /// every attempt, so that a side that dedupes by it acts once.
+    /// The idempotency key to send with a step's foreign call; needs no lease. Until [`Lease::rotate`] it is
+    /// the same on every attempt, so a service that dedupes by it acts once.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -80,8 +80,8 @@ impl Key {
         value(&only(self.rows(exec, DERIVE, &own).await?)?)
     }
 
-    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is
-    /// alive. The next claim resumes the key. A holder that is alive may write until then.
+    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is alive. The
+    /// next claim resumes the key ([`OnExpiry::Park`] parks it). Until that claim, a holder that is alive may write.
     ///
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.

@@ -44,7 +44,7 @@ pub struct KeyRecord {
     pub state: Option<Json>,
     /// The steps, their results and versions.
     pub steps: Option<Json>,
-    /// The answer, if it is finished and still kept.
+    /// The answer, if the key is finished and the answer is still kept.
     pub response: Option<Response>,
     /// The request, if the scope keeps it.
     pub request: Option<Json>,
@@ -54,7 +54,7 @@ pub struct KeyRecord {
     pub created_at: Option<SystemTime>,
     /// The time left of the lease; `None` if there is none.
     pub lease_left: Option<Duration>,
-    /// When it was finished.
+    /// When the key was finished.
     pub finished_at: Option<SystemTime>,
     /// When its answer expires, or expired.
     pub gone_at: Option<SystemTime>,

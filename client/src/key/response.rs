@@ -25,8 +25,8 @@ pub struct Response {
     pub code: i32,
     /// The body, if there is one.
     pub body: Option<Json>,
-    /// Headers to send with the answer, if any; their form is the caller's. The feature `axum` sends an object of
-    /// strings.
+    /// Headers to send with the answer, if any, in a form that the caller chooses. The feature `axum` sends an
+    /// object of strings only.
     pub headers: Option<Json>,
 }
 

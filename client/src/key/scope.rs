@@ -1,4 +1,4 @@
-//! Owns scopes: a namespace of keys with its options, and the intake of abandoned keys.
+//! Owns scopes: namespaces of keys with their options, and the call that takes abandoned keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const GET: &str = "SELECT once.scope_get(scope => $1)";
 const TAKE_ABANDONED: &str = "SELECT * FROM once.key_take_abandoned(scope => $1, max => $2, \
                               lease => $3, holder => $4)";
 
-/// A namespace of keys: one operation. The key itself names its user. A scope needs no declaration.
+/// A namespace of keys: one operation. The user's name belongs in the key. A scope needs no declaration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope(Arc<str>);
 
@@ -48,7 +48,7 @@ options! {
         lease: Duration,
         /// How long an answer is kept.
         ttl: Duration,
-        /// How long a key is gone after that; zero: the key is new at once.
+        /// How long after that time a claim gets [`Claim::Gone`]; zero: the key is new at once.
         gone_for: Duration,
         /// What happens to a key whose lease expired.
         on_expiry: OnExpiry,
@@ -66,7 +66,7 @@ options! {
 }
 
 impl ScopeOptions {
-    /// The phases, in order; other points and steps back are refused.
+    /// The phases, in order. Other points, and moves back to an earlier point, are refused.
     pub fn recovery_points<'p>(self, points: impl IntoIterator<Item = &'p str>) -> Self {
         let points: Value = points.into_iter().collect();
         Self(self.0.with("recovery_points", points))
@@ -130,7 +130,7 @@ impl Scope {
     /// ```
     ///
     /// # Errors
-    /// `22023` for an unknown option or value; `42501` if it has another owner.
+    /// `22023` for an unknown option or value; `42501` if the scope has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &ScopeOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
         let own = [(&options as _, Type::JSON)];
@@ -145,8 +145,8 @@ impl Scope {
         value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
-    /// Takes up to `max` abandoned keys: the intake of completers. A sweep must find an expired lease first. Skips keys
-    /// that are parked, locked or not due. A holder that has live keys gets these keys again, and no new keys.
+    /// Takes up to `max` abandoned keys, for completers. An expired lease counts only after a sweep has found it. Skips
+    /// keys that are parked, locked or not due. A holder whose leases are alive gets these keys again, and no new keys.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -52,8 +52,8 @@ pub struct StepEnd {
 impl Lease {
     /// Records that a foreign call begins. Commit the record before the call goes out.
     ///
-    /// Beginning again with the same token answers [`Step::First`] again. So before a second call within one attempt,
-    /// ask the other side, even after `First`.
+    /// A repeated begin with the same token gives the same answer, even if this attempt has made the call. So before a
+    /// second call within one attempt, ask the other side, even after [`Step::First`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -82,9 +82,9 @@ impl Lease {
         self.begin(exec, step, None).await
     }
 
-    /// [`Lease::step`] that registers the compensation before the call goes out: if the key is
-    /// aborted, `on_abort` is emitted in that transaction, even if the call's end was never recorded.
-    /// Its handler finds out whether there is something to undo.
+    /// [`Lease::step`] that registers the compensation before the call goes out: the transaction that
+    /// aborts the key emits `on_abort`, even if the call's end was never recorded. The event's handler
+    /// must find out whether there is something to undo.
     ///
     /// The compensations of a key's steps are emitted newest first; give them one order key, and they are
     /// delivered in that order.

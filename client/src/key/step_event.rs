@@ -1,7 +1,7 @@
 //! Owns the events of a step, which are emitted when its key ends.
 //!
-//! Invariant: the payload goes into the event byte for byte. It is only checked to be one JSON value;
-//! anything else could add members to the event.
+//! Invariant: the payload goes into the event byte for byte. The only check is that it is one JSON
+//! value, because other text could add members to the event.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

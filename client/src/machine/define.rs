@@ -48,7 +48,7 @@ impl Machine {
     /// ```
     ///
     /// # Errors
-    /// `ON003` with all its faults ([`Error::faults`]); `42501` if the table is not the caller's;
+    /// `ON003` with all faults of the definition ([`Error::faults`]); `42501` if the table is not the caller's;
     /// `55006` if a live lease uses a status that the new definition removes.
     pub async fn define<E: Executor>(exec: &E, definition: &Json) -> Result<Json, Error> {
         let args = [(definition as _, Type::JSON)];
@@ -88,7 +88,7 @@ impl Machine {
         findings(exec, Some(self.as_str())).await
     }
 
-    /// [`Machine::check`] of every machine that is open to the caller.
+    /// [`Machine::check`] of every machine, whoever owns it.
     ///
     /// # Errors
     /// Any error of the database.
@@ -96,7 +96,7 @@ impl Machine {
         findings(exec, None).await
     }
 
-    /// Fails while no sweep covers a claim state: call it when a service boots, before it claims rows.
+    /// Fails if a claim state of the caller's machines is not covered by a sweep. Call it before a service claims rows.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

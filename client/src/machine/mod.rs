@@ -1,6 +1,6 @@
 //! Owns the noun `machine`: the declared states and moves of one of the user's tables.
 //!
-//! A [`Machine`] is declared once ([`Machine::define`]), from JSON that lives in the repository. A [`MachineRow`] is
+//! A [`Machine`] is declared once ([`Machine::define`]), from JSON in your repository. A [`MachineRow`] is
 //! one row of its table: it makes declared moves ([`MachineRow::transition`]), is claimed for work that can die
 //! half-way ([`MachineRow::claim`]), and is torn down ([`MachineRow::cancel`]).
 //!

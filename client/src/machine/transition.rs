@@ -1,4 +1,4 @@
-//! Owns the declared move: one row, one conditional UPDATE, and the reason where it was not made.
+//! Owns the declared move: one row, one conditional UPDATE, and the reason if the move was not made.
 //!
 //! Invariant: a lost race is an answer and never an error (under READ COMMITTED). Every reason of the server is a
 //! variant of [`Reason`]; an unknown reason is an error.
@@ -79,7 +79,7 @@ impl Transition {
     setters! {
         /// Other columns of the row to set in the same UPDATE: a JSON object.
         patch: Json,
-        /// The requester. Its steps without a claim state count as declared moves, too.
+        /// The requester; the steps for which it has no claim state count as declared moves, too.
         requester: impl Into<String>,
         /// Only if the row is at this version.
         version: i64,
