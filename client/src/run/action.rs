@@ -11,8 +11,8 @@ use super::pace::{Pace, settings};
 use super::test_mode::{Begin, OpenTransaction};
 use super::watch::Watch;
 use crate::{
-    Action, ActionClaim, ActionEnd, ActionOptions, Error, Json, Kind, MachineRow, Reason,
-    Transition, Transitioned,
+    Action, ActionClaim, ActionEnd, ActionOptions, Error, Json, MachineRow, Reason, Transition,
+    Transitioned,
 };
 
 /// Runs one row's action; made by [`MachineRow::action`].

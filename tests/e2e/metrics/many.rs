@@ -4,7 +4,6 @@ use super::depth::{pages, pages_of};
 use super::{shop, value};
 use crate::playground::Playground;
 use pg_once_tests::Cluster;
-use std::time::Instant;
 
 async fn topics(play: &Playground, count: usize) {
     play.show(&format!(
@@ -32,18 +31,6 @@ async fn told(play: &Playground, name: &str) -> String {
     .await
 }
 
-/// For a person who reads the log: a loaded machine says little of the clock, the best of some runs a bit more.
-async fn times(play: &Playground, call: &str) -> String {
-    let mut times = Vec::new();
-    for _ in 0..15 {
-        let begin = Instant::now();
-        play.show(&format!("select count(*) from {call}")).await;
-        times.push(begin.elapsed());
-    }
-    times.sort_unstable();
-    format!("best {:?}, median {:?}", times[0], times[7])
-}
-
 #[tokio::test]
 async fn a_thousand_idle_subscribers_are_cheap_and_each_has_its_rows() {
     // Other tests leave dead rows in catalogs and transactions that are looked for.
@@ -62,7 +49,6 @@ async fn a_thousand_idle_subscribers_are_cheap_and_each_has_its_rows() {
     ] {
         let pages = pages_of(&play, call).await;
         assert!(pages < 16_000, "{call}: {pages} pages");
-        eprintln!("{call}: {pages} pages, {}", times(&play, call).await);
     }
     assert_eq!(told(&play, "outbox_lag_seconds").await, "1000");
     assert_eq!(told(&play, "outbox_dead_letters").await, "1000");
@@ -113,7 +99,6 @@ async fn subscribers_that_have_acked_everything_that_is_still_stored_are_cheap_t
     .await;
     assert_eq!(depth(&play).await, "0");
     let pages = pages(&play).await;
-    eprintln!("{pages} pages, {}", times(&play, "once.metrics()").await);
     assert!(pages < 16_000, "{pages} pages");
     play.show("select once.outbox_emit('t77', '{}', 'k')").await;
     assert_eq!(of(&play, "outbox_depth", "t77").await, "1");

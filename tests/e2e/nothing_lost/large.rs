@@ -1,7 +1,7 @@
 //! pg_dump of a database whose extension tables are large, while clients write to them: the dump is one moment of
 //! a running system, and what it holds goes on to its end where it is restored.
 //!
-//! A million rows; ten million with PG_ONCE_LONG=1.
+//! 100,000 rows; ten million with PG_ONCE_LONG=1.
 
 use pg_once_tests::{Cluster, is_long};
 
@@ -67,7 +67,7 @@ async fn fill(load: &Load, rows: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_large_dump_under_load_goes_on_where_it_was() {
-    let rows = if is_long() { 10_000_000 } else { 200_000 };
+    let rows = if is_long() { 10_000_000 } else { 100_000 };
     let old = Cluster::launch().unwrap();
     old.create_database_with_extension(DATABASE).await.unwrap();
     let load = Load::prepare(old.front_url(DATABASE).unwrap()).await;
