@@ -45,13 +45,13 @@ CREATE FUNCTION once.inbox_accept(
     scope text, message_id text, ttl interval = NULL, OUT accepted boolean, OUT verdict json)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_accept';
 COMMENT ON FUNCTION once.inbox_accept(text, text, interval) IS
-$$Takes a message for the caller's transaction, once. scope: the consumer, 1 to 100 characters; message_id: 1 to 255. accepted: handle it in this transaction. Not accepted: a duplicate; verdict is what the first handler recorded (NULL: nothing). Waits for a transaction that is handling the message. ttl: how long the message is remembered (30 days); after that it counts as new.
+$$Accepts a message once, in the caller's transaction. scope: the consumer, 1 to 100 characters; message_id: 1 to 255. accepted: handle it in this transaction. Not accepted: a duplicate; verdict is what the first handler recorded (NULL: nothing). Waits for a transaction that is handling the message. ttl: how long the message is remembered (30 days); after that it counts as new.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 another transaction accepted it after this snapshot, 25006 read-only, ON007 another shard's message.$$;
 
 CREATE FUNCTION once.inbox_record(scope text, message_id text, verdict json)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_record';
 COMMENT ON FUNCTION once.inbox_record(text, text, json) IS
-$$Stores the handler's verdict for duplicates of the message, in the transaction that accepted it. verdict: any JSON, stored byte for byte; not SQL NULL.
+$$Stores the handler's verdict, which inbox_accept returns to duplicates of the message. Call it in the accepting transaction. verdict: any JSON, stored byte for byte; not SQL NULL.
 Errors: ON001 the message is not accepted (or its ttl is over), or another transaction accepted it and recorded nothing; ON006 a verdict is recorded already; 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race, 25006 read-only, ON007 another shard's message.$$;
 
 CREATE FUNCTION once.inbox_barrier(

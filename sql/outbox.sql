@@ -117,7 +117,7 @@ CREATE TABLE once.event_0 (
     payload    json
 ) WITH (autovacuum_vacuum_insert_threshold = 1000000);
 -- The other tables of events copy these comments.
-COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order.';
+COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order, except those committed or redriven late.';
 COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the incarnation of its series.';
 COMMENT ON COLUMN once.event_0.emitted_at IS 'When it was emitted; its transaction was committed later.';
 COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
@@ -184,7 +184,7 @@ COMMENT ON COLUMN once.batch.lease_until IS 'End of the lease. For a batch the r
 COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that took it.';
 COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
 COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
-COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window up to this event_id has been handed out, or waits behind an earlier one of its order_key; 0: none yet.';
+COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window (seen_from to seen_to) up to this event_id has been handed out, or waits behind an earlier event of its order_key; 0: none yet.';
 COMMENT ON COLUMN once.batch.redelivered IS 'True: its events have rows in once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
 COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: it only put events behind earlier ones of their order_key.';

@@ -28,8 +28,8 @@ Errors: 22023 bad argument.$$;
 CREATE FUNCTION once.shard_set(shard integer, shards integer, by text = 'key', separator text = '/')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_shard_set';
 COMMENT ON FUNCTION once.shard_set(integer, integer, text, text) IS
-$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the part of the key, message or saga (by => 'scope': of the scope) before the first separator (1 to 10 characters), or the whole text if it has none. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value, and so does a write to a missing key or message of another shard. Returns the values in force.
-Errors: 55006 it is another shard already, 22023 bad argument, 25006 read-only transaction.$$;
+$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the text before the first separator (1 to 10 characters), or all of it. The text is the key, message or saga; with by => 'scope' it is the scope. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value. Other calls that write raise it only if the key or message is not stored here. Returns the values in force.
+Errors: 55006 already set to other values, 22023 bad argument, 25006 read-only transaction, 40001 a lost race.$$;
 
 CREATE FUNCTION once.shard_get()
 RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_shard_get';

@@ -39,8 +39,8 @@ part() {
     ended "$name" "$begin" "$status"
 }
 
-# `beside "name" command ...`: a part that mostly waits runs while the next parts do; `join` waits for it and prints its
-# output. Only one such part at a time.
+# `beside "name" command ...`: starts a part that mostly waits, and the next parts run meanwhile; `join` waits for it
+# and prints its output. Only one such part at a time.
 beside() {
     BESIDE=$1 BESIDE_BEGIN=$SECONDS BESIDE_OUTPUT=$(mktemp "$STATE/run/XXXXXX")
     shift

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// The request header in which a client may say how long it waits: `Prefer: wait=5`.
 pub const PREFER: &str = "Prefer";
 
-/// Reads how long a client is ready to wait for the answer, for [`Runner::wait`](crate::Runner::wait): the seconds of
-/// `wait` in its `Prefer` header, up to `longest`; zero without a `wait`. Only the first `wait` counts; if it is no
-/// number, the result is zero.
+/// Reads how long a client is ready to wait for the answer: the seconds of `wait` in its `Prefer` header, at most
+/// `longest`; zero without a `wait`. Pass the result to [`Runner::wait`](crate::Runner::wait). Only the first `wait`
+/// counts; if it is no whole number, the result is zero.
 ///
 /// ```
 /// use pg_once::http::wait_of_header;

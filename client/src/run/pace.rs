@@ -1,7 +1,7 @@
 //! Owns the part that all workers share: their settings, and asking for work.
 //!
-//! Invariant: a worker waits for a database that is unreachable or overloaded. An idle worker asks less and less
-//! often, in the end with the longest wait between two polls. Each wait is random and never zero, so that
+//! Invariant: a worker waits for a database that is unreachable or overloaded. The wait of an idle
+//! worker between two polls doubles each time, up to `poll_every`. Each wait is random and never zero, so that
 //! workers that began together do not ask together. A worker that is told to stop asks no more, but waits for a
 //! take that is on its way, because the leases of that take would otherwise have to expire.
 
@@ -22,7 +22,7 @@ use crate::{Backoff, Error, Kind};
 /// The first wait after the last piece of work; the wait then doubles each time.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 
-/// The lower bound of an idle worker's longest wait.
+/// The smallest value of `poll_every` that a worker accepts.
 pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
 /// How long running handlers may go on after the worker is told to stop.
@@ -80,7 +80,8 @@ macro_rules! settings {
     };
     (@grace) => {
         /// How long running work may go on after the worker is told to stop. Then it is stopped and released. If the
-        /// database is away, an outbox worker retries until the lease expires, a completer as its backoff allows.
+        /// database is away, an outbox worker retries the release until the lease expires, a completer as often as
+        /// its backoff allows.
         pub fn grace(mut self, time: std::time::Duration) -> Self {
             self.pace.grace = time;
             self
@@ -121,7 +122,7 @@ pub(super) struct Shared<E, H> {
     pub(super) shard: Option<usize>,
     pub(super) backoff: Backoff,
     pub(super) handler: Arc<H>,
-    /// A permit for each handler that may run, in any place.
+    /// A permit for each handler that may run; all places share them.
     pub(super) slots: Arc<Semaphore>,
     pub(super) stage: watch::Receiver<Stage>,
 }
@@ -146,7 +147,7 @@ pub(super) fn span_of(shard: Option<usize>) -> Span {
 }
 
 impl Pace {
-    /// A loop that is not a worker uses only the lease and the backoff.
+    /// The default settings. Loops that are not workers use only the lease and the backoff.
     pub(super) fn new(concurrency: usize, poll_every: Duration) -> Self {
         Self {
             concurrency,
@@ -215,7 +216,7 @@ impl Pace {
 }
 
 impl<W: Debug> Intake<'_, W> {
-    /// Asks, in a slot, until there is an answer; returns the answer, the slot and the time at which it was asked for.
+    /// Takes a slot, then asks until there is an answer; returns the answer, the slot and the time at which it asked.
     /// An unreachable shard must not take a slot from the other shards: after a failure it is asked without a slot.
     /// `None` if the worker is told to stop.
     pub(super) async fn ask<T, Fut>(
@@ -280,7 +281,8 @@ impl<W: Debug> Intake<'_, W> {
     /// A worker that is refused from the beginning returns the error: its setup is wrong. A worker that was answered
     /// before goes on through any trouble of the server, such as a failover or a new password. It ends only after a
     /// final error: the topic or machine is gone, access is refused, an argument is wrong, or the pool is closed. A
-    /// pooler may not know a database yet, so a missing database (3D000) is tried a few times.
+    /// pooler may not know a database yet, so a worker that was not answered before tries a missing database (3D000) a
+    /// few times.
     fn outlives(&self, error: &Error, failures: u32) -> bool {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;
@@ -293,7 +295,7 @@ impl<W: Debug> Intake<'_, W> {
         error.may_pass() || (self.answered && said)
     }
 
-    /// There was no work: waits before asking again, or until the worker is told to stop.
+    /// There was no work: waits before asking again, at most until a wake-up or until the worker is told to stop.
     async fn idle(&mut self) {
         let wait = self.next_wait();
         tokio::select! {

@@ -13,12 +13,12 @@ use pgrx::pg_sys::{BOOLOID, Datum, INT8OID, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOI
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 
-// The records of tasks. machine_check reports the records of machines.
+// Reads only the tasks' rows (machine = ''). machine_check reports the machines' rows.
 const STOPPED: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('the janitor is not running: %s',
                              pg_catalog.string_agg(j.task, ', ' ORDER BY j.task)),
-           pg_catalog.format('last end between %s and %s, longer ago than once.janitor_grace',
+           pg_catalog.format('their last runs ended between %s and %s, longer ago than once.janitor_grace',
                              min(j.last_end), max(j.last_end)),
            $3
       FROM once.janitor j
@@ -32,7 +32,7 @@ const FAILING: &CStr = c"
            pg_catalog.format('last success: %s; %s failures so far; the last error: %s',
                              COALESCE(j.good_end::text, 'never'), j.failed,
                              j.last_error),
-           'Remove the cause in the message (once.machine_check() compares a machine with its tables). The sweeps try again: a table or task in each pass, a row with backoff. They work as the table''s owner with search_path pg_catalog: give a trigger''s function a SET search_path, and the owner the rights that it needs.'
+           'Remove the cause that the last error names (once.machine_check() compares a machine with its tables). The sweeps retry a failed task or table in a later pass, and a failed row with backoff. They work as the table''s owner with search_path pg_catalog: give a trigger''s function a SET search_path, and the owner the rights that it needs.'
       FROM once.janitor j
      WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
      ORDER BY j.task, j.machine LIMIT 100";
@@ -40,7 +40,7 @@ const FAILING: &CStr = c"
 // $1: the library was preloaded; $2: the databases that are named.
 const REMEDY: &CStr = c"
     SELECT CASE WHEN $1 AND pg_catalog.current_database() = ANY ($2) THEN
-           'once.janitor_databases names this database: look for pg_once in the server''s log, and for its launcher: SELECT * FROM pg_stat_activity WHERE backend_type = ''pg_once launcher''. If no worker was free, raise max_worker_processes by once.janitor_workers plus one.'
+           'once.janitor_databases names this database: search the server''s log for pg_once, and check that the launcher runs: SELECT * FROM pg_stat_activity WHERE backend_type = ''pg_once launcher''. If no worker was free, raise max_worker_processes by once.janitor_workers plus one.'
            ELSE
            'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.' END";
 
@@ -101,11 +101,12 @@ pub fn ask(report: &Report) -> Result<()> {
     let since = clock::real_us().saturating_sub(grace);
     let late = [janitor::late_at(), since].map(|at| Some(Datum::from(at)));
     report.ask(&IS_LATE, &late)?;
-    // Last, because it reads every task's tables, and one of them may be locked.
+    // Last, because it reads tables of the tasks that have never run, and one of these tables may be locked.
     never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }
 
-/// Reports tasks that have never run, as a warning if a row has waited for the task for once.janitor_grace.
+/// Reports tasks that have never run. The report is a warning if a row has waited for one of them for at least
+/// once.janitor_grace.
 fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let run: BTreeSet<String> = (spi::query(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))

@@ -26,7 +26,7 @@ pub fn ask(report: &Report) -> Result<()> {
     for (scope, key) in keys.too_long {
         report.add(
             Severity::Warning,
-            format!("the lease of key \"{key}\" in scope \"{scope}\" ends later than max_lease_life from now"),
+            format!("the lease of key \"{key}\" in scope \"{scope}\" ends more than max_lease_life from now"),
             "the clock has gone back, or max_lease_life is shorter than it was at the claim",
             format!("If its holder is dead: SELECT once.key_expire({}, {}).", literal(&scope), literal(&key)),
         );
@@ -42,7 +42,7 @@ pub fn ask(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The most scopes of each kind (declared, used) whose names are compared.
+/// The most scopes of each kind (declared, used) whose names are compared, and the most keys of a sample.
 const NAMES: usize = 1_000;
 /// The most scopes that a row names.
 const NAMED: usize = 5;
@@ -82,7 +82,7 @@ pub fn undeclared(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Whether two names of at least five characters differ in at most two of them (Levenshtein distance).
+/// Whether two names have at least five characters each and a Levenshtein distance of at most 2.
 fn is_close(one: &str, other: &str) -> bool {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     if one.len().min(other.len()) < 5 || one.len().abs_diff(other.len()) > 2 {
@@ -122,7 +122,7 @@ pub fn foreign(report: &Report) -> Result<()> {
         report.add(
             Severity::Warning,
             format!("{foreign} of {looked} keys belong to another shard"),
-            "claims of these keys raise ON007 here; calls with a token of such a key may go on",
+            "claims of these keys raise ON007 here; calls with the token of such a key still work",
             "Look at the routing of your clients, and at once.shard_get().",
         );
     }

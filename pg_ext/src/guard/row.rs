@@ -1,6 +1,7 @@
 //! Judges one write to a machine's own table.
 //!
-//! An UPDATE that changes neither status, flag nor id costs only their comparison: `memory.rs` keeps the columns.
+//! An UPDATE that changes neither status, flag nor id costs only their comparison, because `memory.rs` caches
+//! the columns' numbers and types.
 
 use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};
 use super::memory::TableMemory;
@@ -119,8 +120,8 @@ impl GuardedRows {
         match flagged {
             true => Err(self.refuse(
                 old,
-                "is being cancelled, and its cancel flag cannot be cleared",
-                "A cancellation cannot be undone. Finish the teardown.",
+                "has its cancel flag set, and the flag cannot be cleared",
+                "A cancellation cannot be undone. Finish the teardown if it is still open.",
             )),
             false if permit::allows(self.machine.name(), &id, &Doing::Flag) => Ok(()),
             false => Err(self.refuse(
@@ -151,9 +152,10 @@ impl GuardedRows {
                 "A terminal status is final. Insert a new row.",
             )
         } else if definition.is_claim_state(from) {
-            let problem =
-                format!("is in claim state \"{from}\", which it leaves by its lease only");
-            let hint = "Call action_finish or action_release with the lease's token. If its holder died, the sweep action_release reverts the row.";
+            let problem = format!(
+                "is in claim state \"{from}\", which only the lease's holder or a sweep can end"
+            );
+            let hint = "Call action_finish or action_release with the lease's token. If the lease's holder died, a sweep (task action_release) reverts the row.";
             return Err(self.refuse(old, &problem, hint).detail(self.holder(&id)?));
         } else if definition.is_claim_state(to) {
             (
@@ -209,7 +211,7 @@ impl GuardedRows {
         Err(self.refuse(
             old,
             &problem,
-            "once.machine_get(machine) shows the transition's when.",
+            "once.machine_get(machine) shows the transition's condition (\"when\").",
         ))
     }
 
@@ -256,7 +258,7 @@ impl GuardedRows {
     fn moved(&self, old: &RowVersion) -> Result<()> {
         Err(self.refuse(
             old,
-            "cannot leave its partition: the table became a partition after its guard was put on, so the guard is an AFTER ROW trigger",
+            "cannot move to another partition: its table was guarded before it became a partition, so the guard is an AFTER ROW trigger, which cannot judge such a move",
             "Put the guard on again: once.machine_guard(machine, true).",
         ))
     }

@@ -2,7 +2,8 @@
 //!
 //! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All of them
 //! have a row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
-//! Delayed events are left out of the lag until they are due; their age counts from that time. Dead events are counted
+//! Delayed events are left out of the lag until they are due; their age counts from that time, after a
+//! take from the take, after a failure from the first failure. Dead events are counted
 //! separately.
 
 use super::estimate::LaneRange;
@@ -189,8 +190,8 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry. Ids grow with time: after the first row that has waited since its event was
-    /// emitted, no later row has waited longer.
+    /// Counts the rows of once.retry. They come by event id, and ids grow with time: if a row has waited since its
+    /// event was emitted, no later row has waited longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
@@ -216,7 +217,7 @@ impl BacklogLook {
         Ok(())
     }
 
-    /// Nobody has tried the event, and it is not due yet.
+    /// No attempt has counted, no batch holds it, and it is not due yet.
     fn is_delayed(&self, row: &Retry) -> bool {
         let tried = [RetryCol::Token, RetryCol::Failures, RetryCol::Suspect];
         let due_at = row.i64(RetryCol::DueAt);
@@ -271,7 +272,7 @@ impl BacklogLook {
             "outbox_lag_seconds",
             &labels,
             self.lag_us(backlog).unwrap_or(0) as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due; a dead event does not count.",
+            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due, later from its last take or its first failure; a dead event does not count.",
         )?;
         sheet.put(
             "outbox_depth",

@@ -37,7 +37,7 @@ pub struct KeyLeases {
     pub parked: u64,
     pub oldest_us: i64,
     pub cut_short: bool,
-    /// Scopes and keys of the first keys whose lease ends later than max_lease_life from now.
+    /// Scopes and keys of the first keys whose lease ends more than max_lease_life from now.
     pub too_long: Vec<(String, String)>,
 }
 

@@ -1,5 +1,5 @@
-//! The part of the log that a lane is in: the events that one snapshot saw and an earlier snapshot did not, in the
-//! order of event ids.
+//! A window is the part of a lane that is being handed out: the events that one snapshot saw and an earlier snapshot
+//! did not, in the order of event ids.
 //!
 //! Most of these events have ids above the earlier snapshot's `high`: they are one range of the index by position. The
 //! other events belong to transactions that the earlier snapshot saw running (`late`): each transaction is a range of
@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::row;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// Before its first row, a scan reads all entries of an index page that are in the scan's range. So, in the midst of a
-/// window, the first range ends after 32 event ids, the second after 1024; the third is the rest of the window.
+/// Before its first row, a scan reads all entries of an index page that are in the scan's range. So, in the
+/// midst of a window, a scan has up to three ranges: the next 32 event ids, then up to the 1024th, then all others.
 const AHEAD: [i64; 2] = [1024, 32];
 
 /// The window of a lane, and how far the window is handed out.
@@ -23,7 +23,7 @@ pub struct Window {
     from: Seen,
     to: Seen,
     late: Vec<i64>,
-    /// Everything of the window up to this id has been handed out.
+    /// Everything of the window up to this id has been handed out, or put into once.retry behind its order_key.
     pub last_id: i64,
 }
 
@@ -195,7 +195,8 @@ impl Window {
     }
 }
 
-/// Transactions from `first` on and below `end` that emitted any event. One probe for each, however many events it has.
+/// Transactions from `first` to `end` (excluded) that emitted any event. One probe for each, however many events it
+/// has.
 fn emitters(
     tables: &[(&Home, Table)],
     first: i64,
@@ -245,7 +246,7 @@ pub fn tables() -> Result<Vec<(&'static Home, Table)>> {
 /// The conditions of further index ranges, the last range first.
 type Ranges = Vec<[ScanKey; 4]>;
 
-/// The rows of an index range and of the ranges after it (`rest`) that belong to the window.
+/// The rows of the window in an index range and in the ranges after it (`rest`).
 struct Stream<'s> {
     scan: Scan<'s>,
     rest: Ranges,

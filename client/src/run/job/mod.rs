@@ -1,4 +1,4 @@
-//! Owns the interface of a job: its items, one by one, and their undoing.
+//! Owns the interface of a job: the work on each item, and the deletion of its artifacts.
 //!
 //! Invariant: the caller writes only these methods. The runner ([`JobRunner`]) decides when each
 //! runs and in which transaction, and handles a lost lease and a cancellation.
@@ -19,13 +19,14 @@ pub use runner::JobRunner;
 ///
 /// The runner works in this order:
 ///
-/// 1. [`next`](Job::next) finds an item that is not done, in the database, so that no item of an
-///    earlier holder is repeated.
+/// 1. [`next`](Job::next) finds in the database an item that is not done, so that no item that an earlier
+///    holder has saved is repeated.
 /// 2. [`work`](Job::work) does the costly part: the foreign call, the artifact. No transaction is open.
 /// 3. [`save`](Job::save) records that the item is done, in a transaction that commits only while
 ///    the lease is held and the job is not cancelled.
-/// 4. When there is no next item, [`finish`](Job::finish) makes the job's last writes in the transaction that ends the
-///    action, and [`result`](Job::result) gives other columns of the row.
+/// 4. When there is no next item, [`result`](Job::result) gives values for columns of the row (not id, status,
+///    version, cancel flag); then [`finish`](Job::finish) makes the job's last writes in the transaction that ends
+///    the action.
 ///
 /// Insert an item's row, with the name of its artifact, before the work on it; otherwise the artifact of a worker that
 /// died is orphaned. Attempts that use the same name would delete each other's artifacts. So let the
@@ -38,7 +39,7 @@ pub trait Job: Send + Sync {
     /// The result of the work on an item, for [`Job::save`].
     type Made: Send + Sync;
 
-    /// An item that is not done yet; `None` if all are. Called after each item, and again after the
+    /// An item that is not done yet; `None` if all items are done. Called first, after each item, and again after the
     /// database failed: only the database knows the items that are done. The transaction commits before the work: do
     /// not wait in it.
     fn next(
@@ -78,8 +79,8 @@ pub trait Job: Send + Sync {
         async { Ok(()) }
     }
 
-    /// Called when the lease was lost, or the job was told to stop, during the work on this item. Deletes only the
-    /// artifacts of the item that this attempt made. Another attempt may be working on the item by now.
+    /// Called when the lease was lost, or the job was told to stop, during the work on this item. Deletes only
+    /// this attempt's artifacts of the item. Another attempt may be working on the item by now.
     fn discard(&mut self, action: &Action, item: &Self::Item) -> impl Future<Output = ()> + Send;
 
     /// Called when the job is cancelled. Deletes the artifacts of these items, from all attempts. A missing
