@@ -3,26 +3,26 @@
 use anyhow::Result;
 
 use crate::database::Database;
-use crate::measured::{Among, Case};
+use crate::measured::{Among, Asked, Case};
 use crate::pgbench::{Script, Until};
 use crate::rounds::{Before, Contender, Contest};
 use crate::stock::MOST_FOR_PLPGSQL;
 
-/// Of raw SQL that makes the same writes.
-const OF_RAW: f64 = 0.85;
+/// Of raw SQL that makes the same writes, and of a SELECT that reads the same row.
+const OF_RAW: Asked = Asked::Cpu(1.0);
 /// Of the application pattern's 8 round trips.
-const OF_APPLICATION: f64 = 2.2;
+const OF_APPLICATION: Asked = Asked::Throughput(2.2);
 /// "More than": two decimals are told.
-const MORE_THAN: f64 = 1.005;
-/// A replay, of a SELECT by primary key.
-const OF_SELECT: f64 = 0.5;
+const MORE_THAN: Asked = Asked::Throughput(1.005);
 
 const TWO_CALLS: &str = "claim + complete, two transactions";
-const ONCE: &str = "pg_once";
-const RAW: &str = "raw INSERT + UPDATE";
-const PLPGSQL: &str = "PL/pgSQL functions";
-const APPLICATION: &str = "application, 8 round trips";
+pub const ONCE: &str = "pg_once";
+pub const RAW: &str = "raw INSERT + UPDATE";
+pub const LEAN: &str = "raw INSERT + UPDATE, a lean table";
+pub const PLPGSQL: &str = "PL/pgSQL functions";
+pub const APPLICATION: &str = "application, 8 round trips";
 const SELECT: &str = "raw SELECT by primary key";
+const LEAN_SELECT: &str = "raw SELECT, a lean table";
 
 macro_rules! script {
     ($name:literal) => {
@@ -34,12 +34,12 @@ macro_rules! script {
 }
 pub(crate) use script;
 
-fn contender(name: &'static str, script: Script<'static>, at_least: Option<f64>) -> Contender {
+fn contender(name: &'static str, script: Script<'static>, asked: Option<Asked>) -> Contender {
     Contender {
         name,
         setup: "",
         script,
-        at_least,
+        asked,
         proof: None,
     }
 }
@@ -52,6 +52,7 @@ fn seconds(database: &Database) -> Until {
 pub async fn without_stock(database: &Database) -> Result<Vec<Case>> {
     let once = contender(ONCE, script!("claim_complete_once"), None);
     let raw = contender(RAW, script!("claim_complete_raw"), Some(OF_RAW));
+    let lean = contender(LEAN, script!("claim_complete_lean"), None);
     let plpgsql = contender(PLPGSQL, script!("claim_complete_plpgsql"), Some(MORE_THAN));
     let application = script!("claim_complete_application");
     let application = contender(APPLICATION, application, Some(OF_APPLICATION));
@@ -61,7 +62,7 @@ pub async fn without_stock(database: &Database) -> Result<Vec<Case>> {
         stock: 0,
         before_round: Before::EmptyKeys,
         until: seconds(database),
-        contenders: vec![once, raw, plpgsql, application],
+        contenders: vec![once, raw, lean, plpgsql, application],
     };
     let one_transaction = Contest {
         name: "claim + complete, one transaction",
@@ -84,27 +85,32 @@ pub async fn without_stock(database: &Database) -> Result<Vec<Case>> {
 /// With that many finished keys in every side's table.
 pub async fn with_stock(database: &Database, keys: u64) -> Result<Vec<Case>> {
     let select = script!("replay_raw");
-    let contest = |name, contenders: [Contender; 3]| Contest {
-        name,
-        among: Among::FinishedKeys(keys),
-        stock: keys,
-        before_round: Before::Nothing,
-        until: seconds(database),
-        contenders: contenders[..if keys > MOST_FOR_PLPGSQL { 2 } else { 3 }].to_vec(),
+    let contest = |name, mut contenders: Vec<Contender>| {
+        contenders.retain(|side| side.name != PLPGSQL || keys <= MOST_FOR_PLPGSQL);
+        Contest {
+            name,
+            among: Among::FinishedKeys(keys),
+            stock: keys,
+            before_round: Before::Nothing,
+            until: seconds(database),
+            contenders,
+        }
     };
-    let replay = [
+    let replay = vec![
         contender(ONCE, script!("replay_once"), None),
-        contender(SELECT, select, Some(OF_SELECT)),
+        contender(SELECT, select, Some(OF_RAW)),
+        contender(LEAN_SELECT, script!("replay_lean"), None),
         contender(PLPGSQL, script!("replay_plpgsql"), None),
     ];
-    let in_progress = [
+    let in_progress = vec![
         contender(ONCE, script!("in_progress_once"), None),
         contender(SELECT, script!("in_progress_raw"), None),
         contender(PLPGSQL, script!("in_progress_plpgsql"), None),
     ];
-    let claims = [
+    let claims = vec![
         contender(ONCE, script!("claim_complete_once"), None),
         contender(RAW, script!("claim_complete_raw"), Some(OF_RAW)),
+        contender(LEAN, script!("claim_complete_lean"), None),
         contender(PLPGSQL, script!("claim_complete_plpgsql"), Some(MORE_THAN)),
     ];
     Ok(vec![

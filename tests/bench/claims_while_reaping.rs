@@ -1,7 +1,7 @@
-//! Claims while another session calls the sweep task key_reap again and again without a pause, and without it; and what
-//! the sweep costs.
+//! Claims while another session calls sweep tasks of keys again and again without a pause, and without them; and what
+//! a sweep costs.
 //!
-//! Invariant: the sweep has something to delete during the whole of a run, or the case fails.
+//! Invariant: each task has something to do during the whole of a run, or the case fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,85 +10,97 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use tokio_postgres::Client;
 
-use crate::cases::script;
+use crate::cases::{ONCE, script};
 use crate::cost::POSITION;
 use crate::database::Database;
-use crate::measured::{Among, Case, Figure, Latency, Results, Runs, Spread, quantile};
+use crate::measured::{Among, Asked, Case, Figure, Results, Runs, Spread, quantile};
 use crate::pgbench::{self, Run, Script, Until};
+use crate::stock::Due;
 use crate::{cpu, stock, table};
 
-const NAME: &str = "claim + complete while key_reap runs without a pause";
-/// Of the same without key_reap: it may slow claims down by a fifth.
-const AT_LEAST: f64 = 0.8;
-/// Of the same without key_reap.
+/// Of the same without a sweep: it may slow claims down by a fifth.
+const AT_LEAST: Asked = Asked::Throughput(0.8);
+/// Of the same without a sweep.
 const P99_AT_MOST: f64 = 2.0;
 /// Of a million deleted keys.
 const WAL_OF_A_MILLION: f64 = 0.5e9;
 const CPU_OF_A_MILLION: f64 = 20.0;
 /// More than one session can delete in a second.
 const EXPIRED_PER_SECOND: u64 = 150_000;
+/// More than one session that deletes as many, too, can empty in a second.
+const LARGE_PER_SECOND: u64 = 20_000;
 /// The bound of one sweep; the default of the function.
 const SWEEP: i32 = 1000;
 
 const CLAIMS: Script<'static> = script!("claim_complete_once");
 
+/// What runs beside the claims.
+const SWEEPS: [&[Due]; 3] = [&[], &[Due::Deletion], &[Due::Emptying, Due::Deletion]];
+
 /// Runs all rounds, with expired keys alone (`keys` is 0), or among `keys` finished keys, which stay as they are, with
-/// as many as a tenth of them expired in each round.
+/// as many as a tenth of them expired in each round, and as many with large answers as are emptied in it.
 pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> Result<()> {
     let among = Among::FinishedKeys(keys);
-    table::begin(NAME, among);
+    let seconds = u64::from(database.settings.seconds());
+    table::begin("claims beside sweeps", among);
     if keys > 0 {
         if let Some(reason) = stock::room_for(keys, database.directory())? {
             bail!("no room for {keys} finished keys: {reason}");
         }
         stock::remake_finished(database, keys).await?;
-        results.figures.extend(sweep_a_tenth(database, keys).await?);
+        for due in [Due::Deletion, Due::Emptying] {
+            results.figures.extend(sweep(database, keys, due).await?);
+        }
     }
-    let mut sides = [
-        Runs::none("pg_once", None),
-        Runs::none("pg_once without key_reap", Some(AT_LEAST)),
-    ];
-    let (mut times, mut p99) = ([vec![], vec![]], [vec![], vec![]]);
+    // Large answers only where there is a stock.
+    let sweeps = &SWEEPS[..if keys > 0 { 3 } else { 2 }];
+    let mut sides = vec![Runs::none(ONCE, None); sweeps.len()];
+    let mut p99 = vec![vec![]; sweeps.len()];
     let rounds = database.settings.rounds() as usize;
     for round in 0..rounds {
-        match keys {
-            0 => {
-                let seconds = u64::from(database.settings.seconds());
-                stock::remake_expired(database, EXPIRED_PER_SECOND * seconds).await?;
-            }
-            _ => stock::fill_up_expired(database, keys / 10, &round.to_string()).await?,
+        if keys > 0 {
+            let name = round.to_string();
+            let large = LARGE_PER_SECOND * seconds;
+            stock::fill_up(database, Due::Emptying, large, &name).await?;
+            stock::fill_up(database, Due::Deletion, keys / 10, &name).await?;
+        } else {
+            stock::remake_expired(database, EXPIRED_PER_SECOND * seconds).await?;
         }
-        // Both find the same number of expired keys in the table, as good as.
-        for turn in 1..=2 {
-            let at = (round + turn) % 2;
-            let (run, waited) = match at {
-                0 => claims_while_reaping(database).await?,
-                _ => claims(database)?,
-            };
-            sides[at].push(run.per_second, run.cpu_us);
-            p99[at].extend(quantile(waited.clone(), 0.99));
-            times[at].extend(waited);
+        // All find the same number of expired keys in the table, as good as.
+        for turn in 0..sweeps.len() {
+            let at = (round + turn) % sweeps.len();
+            let run = claims_beside(database, sweeps[at]).await?;
+            p99[at].extend(quantile(run.times.clone(), 0.99));
+            sides[at].add(run);
         }
         table::say(&format!("round {} of {rounds}", round + 1));
     }
-    let [beside, alone] = times;
-    let what = |end: &str| format!("claim + complete{end}{}", table::size(among));
-    let latencies = [(what(" while key_reap runs"), beside), (what(""), alone)];
-    let latencies = latencies.map(|(what, times)| Latency::of(what, times));
-    results.latencies.extend(latencies.into_iter().flatten());
-    let ratio = Spread::of(&p99[0], &p99[1]).map(|ratios| ratios.median);
-    let what = what(" while key_reap runs: p99, of that without");
-    let figure = ratio.map(|ratio| Figure::of(what, ratio, "times", Some(P99_AT_MOST)));
-    results.figures.extend(figure);
-    results.cases.push(Case::of(NAME, among, sides.into()));
+    let mut alone = sides.remove(0);
+    alone.name = "pg_once without a sweep".to_owned();
+    alone.asked = Some(AT_LEAST);
+    for ((beside, dues), times) in sides.into_iter().zip(&sweeps[1..]).zip(&p99[1..]) {
+        let tasks: Vec<&str> = dues.iter().map(|due| due.task()).collect();
+        let runs = if dues.len() == 1 { "runs" } else { "run" };
+        let tasks = tasks.join(" and ");
+        let name = format!("claim + complete while {tasks} {runs} without a pause");
+        let ratio = Spread::of(times, &p99[0]).map(|ratios| ratios.median);
+        let what = format!("{name}{}: p99, of that without", table::size(among));
+        let figure = ratio.map(|ratio| Figure::of(what, ratio, "times", Some(P99_AT_MOST)));
+        results.figures.extend(figure);
+        let case = Case::of(&name, among, vec![beside, alone.clone()]);
+        results.cases.push(case);
+    }
     Ok(())
 }
 
-/// What it costs to delete expired keys, as many as a tenth of the `keys` finished ones beside them, right after a
-/// checkpoint.
-pub async fn sweep_a_tenth(database: &Database, keys: u64) -> Result<[Figure; 3]> {
-    let expired = keys / 10;
-    stock::fill_up_expired(database, expired, "of the sweep").await?;
+/// What it costs to delete or empty keys that are due, right after a checkpoint: as many as a tenth of the `keys`
+/// finished ones beside them, or a hundredth where their answers are large.
+pub async fn sweep(database: &Database, keys: u64, due: Due) -> Result<[Figure; 3]> {
+    let (count, what, asked) = match due {
+        Due::Deletion => (keys / 10, "expired keys", true),
+        Due::Emptying => (keys / 100, "keys with 2.6 kB of answer, emptied", false),
+    };
+    stock::fill_up(database, due, count, "of the sweep").await?;
     let session = database.connect().await?;
     let spent = async || cpu::so_far(database)?.context("/proc does not tell the CPU time");
     let (log, cpu, begin) = (
@@ -97,63 +109,63 @@ pub async fn sweep_a_tenth(database: &Database, keys: u64) -> Result<[Figure; 3]
         Instant::now(),
     );
     let enough = AtomicBool::new(false);
-    let reaped = reap_until(&session, &enough).await?.0;
+    let swept = sweep_until(&session, &enough, &[due]).await?.0;
     let seconds = begin.elapsed().as_secs_f64();
     ensure!(
-        u64::try_from(reaped)? == expired,
-        "{reaped} of {expired} expired keys were deleted"
+        u64::try_from(swept)? == count,
+        "{swept} of {count} {what} were swept"
     );
     let (log, cpu) = (database.number(POSITION).await? - log, spent().await? - cpu);
-    let (share, expired) = (expired as f64 / 1e6, table::grouped(expired as f64));
-    let of = |what| {
+    let of = |figure| {
         format!(
-            "sweep of {expired} expired keys{}: {what}",
+            "sweep of {} {what}{}: {figure}",
+            table::grouped(count as f64),
             table::size(Among::FinishedKeys(keys))
         )
     };
+    let most = |of_a_million: f64| asked.then_some(of_a_million * count as f64 / 1e6);
     Ok([
-        Figure::size(of("WAL"), log as f64, Some(WAL_OF_A_MILLION * share)),
-        Figure::of(
-            of("server CPU"),
-            cpu / 1e6,
-            "s",
-            Some(CPU_OF_A_MILLION * share),
-        ),
+        Figure::size(of("WAL"), log as f64, most(WAL_OF_A_MILLION)),
+        Figure::of(of("server CPU"), cpu / 1e6, "s", most(CPU_OF_A_MILLION)),
         Figure::of(of("time"), seconds, "s", None),
     ])
 }
 
-fn claims(database: &Database) -> Result<(Run, Vec<f64>)> {
-    let until = Until::Seconds(database.settings.seconds());
-    tokio::task::block_in_place(|| pgbench::run_timed(database, CLAIMS, 0, until))
-}
-
-async fn claims_while_reaping(database: &Database) -> Result<(Run, Vec<f64>)> {
+async fn claims_beside(database: &Database, dues: &'static [Due]) -> Result<Run> {
     let enough = Arc::new(AtomicBool::new(false));
     let session = database.connect().await?;
-    let reaper = tokio::spawn({
+    let sweeper = tokio::spawn({
         let enough = Arc::clone(&enough);
-        async move { reap_until(&session, &enough).await }
+        async move { sweep_until(&session, &enough, dues).await }
     });
-    let run = claims(database);
+    let until = Until::Seconds(database.settings.seconds());
+    let run = tokio::task::block_in_place(|| pgbench::run(database, CLAIMS, 0, until));
     enough.store(true, Ordering::Relaxed);
-    let (reaped, last) = reaper.await??;
+    let (swept, last) = sweeper.await??;
     ensure!(
-        last == i64::from(SWEEP),
-        "key_reap ran out of expired keys after {reaped}: the figure would be too good"
+        dues.is_empty() || last == i64::from(SWEEP),
+        "{dues:?} ran out of keys after {swept}: the figure would be too good"
     );
     run
 }
 
-/// Sweeps until it is enough, or nothing is left: how many keys were deleted, and how many by the last sweep.
-async fn reap_until(session: &Client, enough: &AtomicBool) -> Result<(i64, i64)> {
+/// Sweeps until it is enough, or nothing is left: how many keys were swept, and how many by the smallest of the last
+/// sweeps of each task.
+async fn sweep_until(session: &Client, enough: &AtomicBool, dues: &[Due]) -> Result<(i64, i64)> {
     let sweep = session
-        .prepare("SELECT done FROM once.sweep($1, 'key_reap')")
+        .prepare("SELECT done FROM once.sweep($1, $2)")
         .await?;
-    let (mut reaped, mut last) = (0, i64::from(SWEEP));
+    let (mut swept, mut last) = (0, i64::from(!dues.is_empty()));
     while last > 0 && !enough.load(Ordering::Relaxed) {
-        last = session.query_one(&sweep, &[&SWEEP]).await?.get(0);
-        reaped += last;
+        last = SWEEP.into();
+        for due in dues {
+            let done: i64 = session
+                .query_one(&sweep, &[&SWEEP, &due.task()])
+                .await?
+                .get(0);
+            swept += done;
+            last = last.min(done);
+        }
     }
-    Ok((reaped, last))
+    Ok((swept, last))
 }

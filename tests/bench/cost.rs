@@ -4,12 +4,14 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
+use tokio_postgres::Row;
 
-use crate::cases::script;
+use crate::cases::{APPLICATION, LEAN, ONCE, PLPGSQL, RAW, script};
 use crate::database::{Database, TABLES};
 use crate::pgbench::{self, Script, Until};
+use crate::settings::Settings;
 use crate::table;
 
 /// Claim and complete pairs of one measurement, about.
@@ -27,6 +29,8 @@ pub struct Cost {
     pub wal_bytes: f64,
     pub heap_bytes: f64,
     pub index_bytes: f64,
+    /// Whole pages in the WAL.
+    pub pages: f64,
     /// Of all updates.
     pub hot_share: f64,
 }
@@ -39,39 +43,30 @@ pub struct Work<'a> {
     pub tables: &'a [&'a str],
     pub script: Script<'a>,
     pub stock: u64,
-    /// Scripts of each client.
-    pub each: u32,
+    pub until: Until,
     /// Calls (or pairs) of one script.
     pub in_flight: u32,
 }
 
+/// In the order of the tables.
+const SIDES: [(&str, Script<'static>); 5] = [
+    (ONCE, script!("claim_complete_once")),
+    (RAW, script!("claim_complete_raw")),
+    (LEAN, script!("claim_complete_lean")),
+    (PLPGSQL, script!("claim_complete_plpgsql")),
+    (APPLICATION, script!("claim_complete_application")),
+];
+
 /// Every side's claim and completion of a key.
 pub async fn of_keys(database: &Database) -> Result<Vec<Cost>> {
     table::say("What a claim and its completion write");
-    let sides = [
-        ("pg_once", &TABLES[..1], script!("claim_complete_once")),
-        (
-            "raw INSERT + UPDATE",
-            &TABLES[1..2],
-            script!("claim_complete_raw"),
-        ),
-        (
-            "PL/pgSQL functions",
-            &TABLES[2..3],
-            script!("claim_complete_plpgsql"),
-        ),
-        (
-            "application, 8 round trips",
-            &TABLES[3..],
-            script!("claim_complete_application"),
-        ),
-    ];
+    let sides = SIDES.iter().zip(TABLES.chunks(1));
     let mut works = Vec::new();
-    for (side, tables, script) in sides {
-        works.push((side, tables, script, 1));
+    for ((side, script), tables) in sides.clone() {
+        works.push((side, tables, *script, 1));
     }
-    let texts = [0, 1].map(|i: usize| in_flight(sides[i].2.text));
-    for ((side, tables, _), text) in sides.iter().zip(&texts) {
+    let texts = [0, 1].map(|i: usize| in_flight(SIDES[i].1.text));
+    for (((side, _), tables), text) in sides.zip(&texts) {
         let script = Script {
             name: "in_flight",
             text,
@@ -80,18 +75,57 @@ pub async fn of_keys(database: &Database) -> Result<Vec<Cost>> {
     }
     let mut costs = Vec::new();
     for (side, tables, script, in_flight) in works {
-        let empty = format!("TRUNCATE {}; CHECKPOINT", tables.join(", "));
-        database.client.batch_execute(&empty).await?;
+        empty(database, tables).await?;
         let work = Work {
             what: "claim + complete",
             side,
             tables,
             script,
             stock: 0,
-            each: (PAIRS / in_flight / database.settings.clients).max(1),
+            until: Until::Transactions((PAIRS / in_flight / database.settings.clients).max(1)),
             in_flight,
         };
         costs.push(one(database, &work).await?);
+    }
+    Ok(costs)
+}
+
+async fn empty(database: &Database, tables: &[&str]) -> Result<()> {
+    let empty = format!("TRUNCATE {}; CHECKPOINT", tables.join(", "));
+    Ok(database.client.batch_execute(&empty).await?)
+}
+
+/// Claims of each side before it is measured with checkpoints: more than a minute's.
+const GROWN: u32 = 1_000_000;
+/// Two checkpoints, at the same pace on each side, so that as much is written between them.
+const PACE: Until = Until::Paced(60, 2_000);
+
+/// A server that makes a checkpoint each 30 s.
+pub async fn launch(settings: &Settings) -> Result<Database> {
+    Database::launch_with(settings, &[("checkpoint_timeout", "30s")]).await
+}
+
+/// The same claims and completions, in tables that grew by them.
+pub async fn with_checkpoints(database: &Database) -> Result<Vec<Cost>> {
+    let mut costs = Vec::new();
+    for ((side, script), tables) in SIDES.iter().zip(TABLES.chunks(1)).take(3) {
+        table::say(&format!("What is written with checkpoints: {side}"));
+        empty(database, tables).await?;
+        let grow = Until::Transactions(GROWN / database.settings.clients);
+        tokio::task::block_in_place(|| pgbench::run(database, *script, 0, grow))?;
+        let begin = database.number(POSITION).await?;
+        let work = Work {
+            what: "claim + complete, a checkpoint each 30 s",
+            side,
+            tables,
+            script: *script,
+            stock: 0,
+            until: PACE,
+            in_flight: 1,
+        };
+        costs.push(one(database, &work).await?);
+        let checkpoint = database.number(CHECKPOINT).await?;
+        ensure!(checkpoint > begin, "no checkpoint was made meanwhile");
     }
     Ok(costs)
 }
@@ -103,6 +137,10 @@ const HOT: &str = "SELECT coalesce(sum(n_tup_hot_upd)::float8 / nullif(sum(n_tup
     FROM pg_stat_user_tables WHERE relid = ANY ($1::text[]::regclass[])";
 const RESET: &str =
     "SELECT pg_stat_reset_single_table_counters(t::regclass) FROM unnest($1::text[]) t";
+/// Bytes and whole pages of the log so far.
+const WRITTEN: &str = "SELECT wal_bytes::float8, wal_fpi::float8 FROM pg_stat_wal";
+/// Where the last checkpoint began, in bytes of the log.
+const CHECKPOINT: &str = "SELECT (redo_lsn - '0/0')::bigint FROM pg_control_checkpoint()";
 /// Where the log ends, in bytes.
 pub const POSITION: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint";
 
@@ -111,21 +149,24 @@ pub async fn one(database: &Database, work: &Work<'_>) -> Result<Cost> {
     let client = &database.client;
     client.execute(RESET, &[&work.tables]).await?;
     let size = client.query_one(SIZES, &[&work.tables]).await?;
-    let before = database.number(POSITION).await?;
-    let until = Until::Transactions(work.each);
-    let run =
-        tokio::task::block_in_place(|| pgbench::run(database, work.script, work.stock, until))?;
-    let written = database.number(POSITION).await? - before;
+    let before = client.query_one(WRITTEN, &[]).await?;
+    let run = tokio::task::block_in_place(|| {
+        pgbench::run(database, work.script, work.stock, work.until)
+    })?;
+    let written = client.query_one(WRITTEN, &[]).await?;
     let calls = run.count * f64::from(work.in_flight);
     let now = client.query_one(SIZES, &[&work.tables]).await?;
-    let grown = |i: usize| (now.get::<_, f64>(i) - size.get::<_, f64>(i)) / calls;
+    let per_call = |now: &Row, before: &Row, i| {
+        (now.get::<usize, f64>(i) - before.get::<usize, f64>(i)) / calls
+    };
     Ok(Cost {
         what: work.what.to_owned(),
         side: work.side.to_owned(),
         in_flight_per_client: work.in_flight,
-        wal_bytes: written as f64 / calls,
-        heap_bytes: grown(0),
-        index_bytes: grown(1),
+        wal_bytes: per_call(&written, &before, 0),
+        pages: per_call(&written, &before, 1),
+        heap_bytes: per_call(&now, &size, 0),
+        index_bytes: per_call(&now, &size, 1),
         hot_share: client.query_one(HOT, &[&work.tables]).await?.get(0),
     })
 }

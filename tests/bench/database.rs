@@ -34,7 +34,13 @@ const OTHER_SIDES: &str = concat!(
 );
 
 /// Every side's table.
-pub const TABLES: [&str; 4] = ["once.key", "raw.key", "plpgsql.key", "application.key"];
+pub const TABLES: [&str; 5] = [
+    "once.key",
+    "raw.key",
+    "raw.lean",
+    "plpgsql.key",
+    "application.key",
+];
 
 /// A running server and one connection to it.
 pub struct Database {

@@ -11,7 +11,7 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::cases::script;
 use crate::database::Database;
 use crate::jobs::{self, Fill};
-use crate::measured::{Among, Case, Runs};
+use crate::measured::{Among, Asked, Case, Runs};
 use crate::outbox::side::{Keyed, Side};
 use crate::pgbench::{FINGERPRINT, REQUEST, Script};
 use crate::settings::Settings;
@@ -72,8 +72,7 @@ async fn with(settings: &Settings, how: &str, more: &[(&str, &str)]) -> Result<V
     let [mut raw, calls @ ..] = runs;
     raw.name = "a first raw INSERT".to_owned();
     // No more than the INSERT.
-    raw.at_least = (!more.is_empty()).then_some(1.0);
-    raw.by_cpu = true;
+    raw.asked = (!more.is_empty()).then_some(Asked::Cpu(1.0));
     let case = |mut call: Runs| {
         let name = format!("first {} of a fresh backend, {how}", call.name);
         call.name = "pg_once".to_owned();

@@ -8,19 +8,19 @@ use crate::cases::script;
 use crate::cost::{self, Cost, Work};
 use crate::database::Database;
 use crate::jobs::{Fill, SIDES};
-use crate::measured::{Among, Case};
+use crate::measured::{Among, Asked, Case};
 use crate::pgbench::{Script, Until};
 use crate::rounds::{Before, Contender, Contest, Proof};
 use crate::table;
 
-const OF_UPDATE: f64 = 0.8;
-const OF_GENERIC: f64 = 1.5;
-const OF_LOAD_AND_SAVE: f64 = 1.5;
-const OF_PATCH: f64 = 0.9;
-const OF_HISTORY: f64 = 0.75;
-const OF_ACTION: f64 = 0.7;
-const OF_REFUND: f64 = 0.9;
-const OF_NO_TRIGGER: f64 = 0.95;
+const OF_UPDATE: Asked = Asked::Throughput(0.8);
+const OF_GENERIC: Asked = Asked::Throughput(1.5);
+const OF_LOAD_AND_SAVE: Asked = Asked::Throughput(1.5);
+const OF_PATCH: Asked = Asked::Throughput(0.9);
+const OF_HISTORY: Asked = Asked::Throughput(0.75);
+const OF_ACTION: Asked = Asked::Throughput(0.7);
+const OF_REFUND: Asked = Asked::Throughput(0.9);
+const OF_NO_TRIGGER: Asked = Asked::Throughput(0.95);
 
 /// Rows of a side where nothing else is said.
 const ROWS: u64 = 100_000;
@@ -39,14 +39,14 @@ const GUARDED: &str = "pg_once, guard on";
 fn contender(
     name: &'static str,
     script: Script<'static>,
-    at_least: Option<f64>,
+    asked: Option<Asked>,
     proof: Option<Proof>,
 ) -> Contender {
     Contender {
         name,
         setup: "",
         script,
-        at_least,
+        asked,
         proof,
     }
 }
@@ -253,9 +253,9 @@ async fn history(database: &Database) -> Result<Case> {
     fill(&SIDES_ALIKE, ROWS).make(database).await?;
     let once = script!("transition_once");
     let raw = script!("transition_history_raw");
-    let side = |name, setup, script, at_least, proof| Contender {
+    let side = |name, setup, script, asked, proof| Contender {
         setup,
-        ..contender(name, script, at_least, proof)
+        ..contender(name, script, asked, proof)
     };
     let [recorded, silent] = [history_of_job!("\"1 day\""), history_of_job!("null")];
     let case = Contest {
@@ -305,9 +305,9 @@ const EMPTY_TRIGGER: &str = "SELECT once.machine_guard('guarded', false); \
 /// trigger on it before each run: like tables of their own differ by more than the triggers.
 async fn guard(database: &Database) -> Result<Case> {
     fill(&["guarded"], ROWS).make(database).await?;
-    let side = |name, setup, at_least| Contender {
+    let side = |name, setup, asked| Contender {
         setup,
-        ..contender(name, script!("unrelated"), at_least, None)
+        ..contender(name, script!("unrelated"), asked, None)
     };
     let case = Contest {
         name: "UPDATE of another column, by hand",
@@ -427,7 +427,7 @@ fn refunds_of(database: &Database) -> [Contest; 2] {
         refunds!("guarded"),
     );
     let unasked = |contender| Contender {
-        at_least: None,
+        asked: None,
         ..contender
     };
     [
@@ -488,7 +488,7 @@ pub async fn costs(database: &Database) -> Result<Vec<Cost>> {
             tables,
             script,
             stock: jobs,
-            each: CALLS / clients,
+            until: Until::Transactions(CALLS / clients),
             in_flight: 1,
         };
         measured.push(cost::one(database, &work).await?);

@@ -35,47 +35,49 @@ use clap::Parser;
 use crate::database::Database;
 use crate::measured::Results;
 use crate::settings::{Noun, Settings};
+use crate::stock::Due;
 
 async fn measure(settings: &Settings) -> Result<Results> {
-    if settings.wants_counters() {
-        let database = counters::launch(settings).await?;
-        let mut results = Results::of(&database, settings).await?;
-        counters::measure(&database, &mut results).await?;
-        return Ok(results);
-    }
-    if settings.wants_idle() {
-        let database = idle::launch(settings).await?;
-        let mut results = Results::of(&database, settings).await?;
-        idle::measure(&database, &mut results).await?;
-        return Ok(results);
-    }
-    let database = Database::launch(settings).await?;
+    let database = match settings.only {
+        Some(Noun::Counters) => counters::launch(settings).await?,
+        Some(Noun::Idle) => idle::launch(settings).await?,
+        Some(Noun::Wal) => cost::launch(settings).await?,
+        _ => Database::launch(settings).await?,
+    };
     let mut results = Results::of(&database, settings).await?;
-    if let Some(keys) = settings.reap_among {
-        claims_while_reaping::measure(&database, keys, &mut results).await?;
-        return Ok(results);
+    match (settings.only, settings.reap_among) {
+        (Some(Noun::Counters), _) => counters::measure(&database, &mut results).await?,
+        (Some(Noun::Idle), _) => idle::measure(&database, &mut results).await?,
+        (Some(Noun::Wal), _) => results.costs = cost::with_checkpoints(&database).await?,
+        (_, Some(keys)) => claims_while_reaping::measure(&database, keys, &mut results).await?,
+        _ => measure_nouns(&database, &mut results).await?,
     }
+    Ok(results)
+}
+
+async fn measure_nouns(database: &Database, results: &mut Results) -> Result<()> {
+    let settings = &database.settings;
     if settings.wants(Noun::Machines) {
-        jobs::make(&database).await?;
-        results.cases.extend(machines::all(&database).await?);
+        jobs::make(database).await?;
+        results.cases.extend(machines::all(database).await?);
         if settings.wants_of_machines("written") {
-            results.costs.extend(machines::costs(&database).await?);
+            results.costs.extend(machines::costs(database).await?);
         }
-        jobs::drop(&database).await?;
+        jobs::drop(database).await?;
     }
     if settings.wants(Noun::Outbox) {
-        outbox::measure(&database, &mut results).await?;
+        outbox::measure(database, results).await?;
     }
     if settings.wants(Noun::Waits) {
-        results.latencies.extend(waits::measure(&database).await?);
+        results.latencies.extend(waits::measure(database).await?);
     }
     if settings.wants(Noun::First) {
         results.cases.extend(first::measure(settings).await?);
     }
     if settings.wants(Noun::Keys) {
-        measure_keys(&database, &mut results).await?;
+        measure_keys(database, results).await?;
     }
-    Ok(results)
+    Ok(())
 }
 
 async fn measure_keys(database: &Database, results: &mut Results) -> Result<()> {
@@ -96,7 +98,7 @@ async fn measure_keys(database: &Database, results: &mut Results) -> Result<()> 
         results
             .cases
             .extend(cases::with_stock(database, keys).await?);
-        let costs = claims_while_reaping::sweep_a_tenth(database, keys).await?;
+        let costs = claims_while_reaping::sweep(database, keys, Due::Deletion).await?;
         results.figures.extend(costs);
     }
     Ok(())

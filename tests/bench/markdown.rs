@@ -79,14 +79,14 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
             )?;
         }
     }
-    if !results.latencies.is_empty() {
+    if !results.all_latencies().is_empty() {
         writeln!(
             text,
-            "\n| how long a caller takes | callers | p50 | p99 | p999 |"
+            "\n| Latency | callers (a sample) | p50 | p99 | p999 |"
         )?;
         writeln!(text, "|---|--:|--:|--:|--:|")?;
-        for of in &results.latencies {
-            let [p50, p99, p999] = [of.p50, of.p99, of.p999].map(|time| amount(time, "ms"));
+        for of in results.all_latencies() {
+            let [p50, p99, p999] = of.times();
             let (what, callers) = (&of.what, of.callers);
             writeln!(text, "| {what} | {callers} | {p50} | {p99} | {p999} |")?;
         }
@@ -96,17 +96,18 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
     }
     writeln!(
         text,
-        "\n| what is written | by | at once | WAL | table | indexes | HOT |"
+        "\n| what is written | by | at once | WAL | whole pages | table | indexes | HOT |"
     )?;
-    writeln!(text, "|---|---|--:|--:|--:|--:|--:|")?;
+    writeln!(text, "|---|---|--:|--:|--:|--:|--:|--:|")?;
     for cost in &results.costs {
         writeln!(
             text,
-            "| {} | {} | {} | {:.0} B | {:.0} B | {:.0} B | {:.1} % |",
+            "| {} | {} | {} | {:.0} B | {:.3} | {:.0} B | {:.0} B | {:.1} % |",
             cost.what,
             cost.side,
             cost.in_flight_per_client,
             cost.wal_bytes,
+            cost.pages,
             cost.heap_bytes,
             cost.index_bytes,
             cost.hot_share * 100.0

@@ -7,9 +7,18 @@ use serde::Serialize;
 
 use crate::cost::Cost;
 use crate::database::Database;
+use crate::pgbench::Run;
 use crate::settings::Settings;
+use crate::table;
 
-/// A ratio that is asked for.
+/// What the ratio of ours to another side has to be at least.
+#[derive(Clone, Copy, Debug)]
+pub enum Asked {
+    Throughput(f64),
+    Cpu(f64),
+}
+
+/// A ratio that was asked for.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Bar {
     pub at_least: f64,
@@ -36,6 +45,9 @@ pub struct Side {
     /// This side's CPU time divided by ours: steadier than throughput on a machine that others use.
     pub cpu_ratio: Option<f64>,
     pub bar: Option<Bar>,
+    /// Of its callers, in all rounds; none where they were not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
 }
 
 /// How large the tables of a case are.
@@ -95,6 +107,11 @@ impl Latency {
             p99: quantile(times.clone(), 0.99)?,
             p999: quantile(times, 0.999)?,
         })
+    }
+
+    /// As they are told.
+    pub fn times(&self) -> [String; 3] {
+        [self.p50, self.p99, self.p999].map(|time| table::amount(time, "ms"))
     }
 }
 
@@ -200,6 +217,13 @@ impl Results {
         })
     }
 
+    /// Those of the cases' sides, and the others.
+    pub fn all_latencies(&self) -> Vec<&Latency> {
+        let sides = self.cases.iter().flat_map(|case| &case.sides);
+        let of_sides = sides.filter_map(|side| side.latency.as_ref());
+        of_sides.chain(&self.latencies).collect()
+    }
+
     /// How many bars there are, and how many were missed.
     pub fn bars(&self) -> (usize, usize) {
         let bars = || {
@@ -221,9 +245,9 @@ pub struct Runs {
     pub script: Option<String>,
     pub per_second: Vec<f64>,
     pub cpu_us: Vec<f64>,
-    /// The ratio of ours to it that is asked for: of the throughput, or of the CPU time.
-    pub at_least: Option<f64>,
-    pub by_cpu: bool,
+    /// The milliseconds of callers.
+    pub times: Vec<f64>,
+    pub asked: Option<Asked>,
 }
 
 impl Case {
@@ -236,7 +260,10 @@ impl Case {
             among,
             unit: "calls",
             sides: sides
-                .map(|(at, runs)| runs.side(ours.as_ref().filter(|_| at > 0)))
+                .map(|(at, runs)| {
+                    let what = format!("{name}{}: {}", table::size(among), runs.name);
+                    runs.side(what, ours.as_ref().filter(|_| at > 0))
+                })
                 .collect(),
         }
     }
@@ -250,14 +277,14 @@ impl Case {
 
 impl Runs {
     /// Of nobody yet.
-    pub fn none(name: &str, at_least: Option<f64>) -> Self {
+    pub fn none(name: &str, asked: Option<Asked>) -> Self {
         Self {
             name: name.to_owned(),
             script: None,
             per_second: Vec::new(),
             cpu_us: Vec::new(),
-            at_least,
-            by_cpu: false,
+            times: Vec::new(),
+            asked,
         }
     }
 
@@ -267,10 +294,26 @@ impl Runs {
         self.cpu_us.extend(cpu_us);
     }
 
-    fn side(self, ours: Option<&Runs>) -> Side {
+    /// One more round of pgbench.
+    pub fn add(&mut self, run: Run) {
+        self.push(run.per_second, run.cpu_us);
+        self.times.extend(run.times);
+    }
+
+    fn side(self, what: String, ours: Option<&Runs>) -> Side {
         let ratio = ours.and_then(|ours| ratio_of(&ours.per_second, &self.per_second));
         let cpu_ratio = ours.and_then(|ours| ratio_of(&self.cpu_us, &ours.cpu_us));
-        let asked = if self.by_cpu { cpu_ratio } else { ratio };
+        let bar = self.asked.and_then(|asked| {
+            let (ratio, at_least, by_cpu) = match asked {
+                Asked::Throughput(at_least) => (ratio?, at_least, false),
+                Asked::Cpu(at_least) => (cpu_ratio?, at_least, true),
+            };
+            Some(Bar {
+                at_least,
+                by_cpu,
+                met: ratio >= at_least,
+            })
+        });
         Side {
             name: self.name,
             script: self.script,
@@ -278,11 +321,8 @@ impl Runs {
             median_cpu_us: median(self.cpu_us.clone()),
             ratio,
             cpu_ratio,
-            bar: asked.zip(self.at_least).map(|(ratio, at_least)| Bar {
-                at_least,
-                by_cpu: self.by_cpu,
-                met: ratio >= at_least,
-            }),
+            bar,
+            latency: Latency::of(what, self.times),
             per_second: self.per_second,
             cpu_us: self.cpu_us,
         }

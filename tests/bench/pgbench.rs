@@ -28,6 +28,8 @@ pub enum Until {
     Seconds(u32),
     /// Transactions of each client.
     Transactions(u32),
+    /// Seconds of so many transactions a second.
+    Paced(u32, u32),
 }
 
 /// A script and its name.
@@ -38,7 +40,7 @@ pub struct Script<'a> {
 }
 
 /// What one run showed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Run {
     /// Scripts that ended well, per second.
     pub per_second: f64,
@@ -46,39 +48,35 @@ pub struct Run {
     pub count: f64,
     /// CPU time of the server's backends per script, in microseconds; none where /proc does not tell.
     pub cpu_us: Option<f64>,
+    /// The milliseconds that scripts took, of a sample of them.
+    pub times: Vec<f64>,
 }
+
+/// Of all scripts: a log of each one would slow the clients down.
+const SAMPLED: &str = "--sampling-rate=0.25";
 
 /// Runs `script` with the clients and the stock of the settings.
 pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) -> Result<Run> {
-    run_in(NAME, database, script, stock, until, &[])
-}
-
-/// The same, with the milliseconds that each script took.
-pub fn run_timed(
-    database: &Database,
-    script: Script<'_>,
-    stock: u64,
-    until: Until,
-) -> Result<(Run, Vec<f64>)> {
     let logs = database.directory().join("logs");
     std::fs::create_dir(&logs)?;
     std::fs::set_permissions(&logs, Permissions::from_mode(0o777))?;
     let log = format!("--log-prefix={}/of", logs.display());
-    let run = run_in(NAME, database, script, stock, until, &["--log", &log])?;
-    let mut times = Vec::new();
+    let options = ["--log", SAMPLED, &log];
+    let mut run = run_in(NAME, database, script, stock, until, &options)?;
     for entry in std::fs::read_dir(&logs)? {
         let text = std::fs::read_to_string(entry?.path())?;
         // Client, its number of the transaction, microseconds, ...
         for line in text.lines() {
             let us = line.split(' ').nth(2).and_then(|us| us.parse::<f64>().ok());
-            times.push(us.with_context(|| format!("in pgbench's log: {line}"))? / 1e3);
+            run.times
+                .push(us.with_context(|| format!("in pgbench's log: {line}"))? / 1e3);
         }
     }
     std::fs::remove_dir_all(&logs)?;
-    Ok((run, times))
+    Ok(run)
 }
 
-/// In another database of the server, and with further options.
+/// In another database of the server, with further options, and without the scripts' times.
 pub fn run_in(
     name: &str,
     database: &Database,
@@ -102,8 +100,12 @@ pub fn run_in(
         match until {
             Until::Seconds(seconds) => format!("--time={seconds}"),
             Until::Transactions(count) => format!("--transactions={count}"),
+            Until::Paced(seconds, _) => format!("--time={seconds}"),
         },
     ];
+    if let Until::Paced(_, per_second) = until {
+        arguments.push(format!("--rate={per_second}"));
+    }
     for (name, value) in [
         ("request", REQUEST),
         ("response", RESPONSE),
@@ -140,6 +142,7 @@ pub fn run_in(
         per_second: read("tps =")?,
         count,
         cpu_us: spent.map(|us| us / count),
+        times: Vec::new(),
     })
 }
 

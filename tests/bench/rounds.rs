@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use crate::database::{Database, TABLES};
 use crate::jobs::Fill;
-use crate::measured::{Among, Case, Runs};
+use crate::measured::{Among, Asked, Case, Runs};
 use crate::pgbench::{self, Script, Until};
 use crate::table;
 
@@ -18,8 +18,7 @@ pub struct Contender {
     /// SQL before each of its runs, where sides share a table: what makes it theirs.
     pub setup: &'static str,
     pub script: Script<'static>,
-    /// The ratio of ours to this one that is asked for.
-    pub at_least: Option<f64>,
+    pub asked: Option<Asked>,
     /// How it shows that every call did its work.
     pub proof: Option<Proof>,
 }
@@ -61,7 +60,7 @@ impl Contest {
             for turn in 0..self.contenders.len() {
                 let at = (round + turn) % self.contenders.len();
                 let run = self.contenders[at].run(database, self).await?;
-                runs[at].push(run.per_second, run.cpu_us);
+                runs[at].add(run);
             }
         }
         Ok(Case::of(self.name, self.among, runs))
@@ -112,7 +111,7 @@ impl Contender {
         let script = [self.setup, self.script.text].join("\n");
         Runs {
             script: Some(script.trim().to_owned()),
-            ..Runs::none(self.name, self.at_least)
+            ..Runs::none(self.name, self.asked)
         }
     }
 }

@@ -43,9 +43,9 @@ pub struct Settings {
     /// a missed bar ends the program with status 1.
     #[arg(long, value_parser = clap::value_parser!(u64).range(100_000..))]
     pub reap_among: Option<u64>,
-    /// Only the cases of one noun (first: the first call of a fresh backend). What counting claims costs, and an idle
-    /// janitor, are measured only when they are named here; if they cost more than they may, the program ends with
-    /// status 1.
+    /// Only the cases of one noun (first: the first call of a fresh backend). What counting claims costs, an idle
+    /// janitor, and what claims write between checkpoints (wal), are measured only when they are named here. If the
+    /// first two cost more than they may, the program ends with status 1.
     #[arg(long)]
     pub only: Option<Noun>,
     /// Print the scripts behind the table, too; results.json has them in any case.
@@ -66,6 +66,7 @@ pub enum Noun {
     First,
     Counters,
     Idle,
+    Wal,
 }
 
 impl Settings {
@@ -74,24 +75,17 @@ impl Settings {
         self.only.is_none_or(|only| only == noun)
     }
 
-    /// Whether only the counters are asked for, which need a server of their own.
-    pub fn wants_counters(&self) -> bool {
-        self.only == Some(Noun::Counters)
-    }
-
-    /// Whether only the idle janitor is asked for, which needs a server of its own, too.
-    pub fn wants_idle(&self) -> bool {
-        self.only == Some(Noun::Idle)
-    }
-
     /// Whether only one bar is asked for, and missing it is a failure.
     pub fn asks_for_a_bar(&self) -> bool {
-        self.reap_among.is_some() || self.wants_counters() || self.wants_idle()
+        self.reap_among.is_some() || matches!(self.only, Some(Noun::Counters | Noun::Idle))
     }
 
     /// Rounds of each case.
     pub fn rounds(&self) -> u32 {
-        let usual = if self.wants_counters() { 20 } else { 5 };
+        let usual = match self.only {
+            Some(Noun::Counters) => 20,
+            _ => 5,
+        };
         self.rounds.unwrap_or(usual)
     }
 

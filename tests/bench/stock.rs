@@ -19,14 +19,22 @@ const BYTES_PER_KEY: u64 = 3_500;
 pub const MOST_FOR_PLPGSQL: u64 = 1_000_000;
 
 /// A key claimed and completed through the API: what every key of the stock is a copy of.
-const TEMPLATE: &str = "SELECT once.key_complete('stock', 'template', c.token, 201, $2::text::json) \
-    FROM once.key_claim('stock', 'template', $1::text::json, ttl => '30 days') c";
+const TEMPLATE: &str = "SELECT once.key_complete('stock', $1, c.token, 201, $3::text::json) \
+    FROM once.key_claim('stock', $1, $2::text::json, ttl => '30 days') c";
+const SMALL: &str = "template";
+const LARGE: &str = "large template";
+/// An answer that is stored apart from its row.
+const LARGE_RESPONSE: &str = "SELECT json_build_object('document', string_agg(md5(i::text), ''))::text FROM generate_series(1, 80) i";
 
 /// Keys that somebody holds.
 const HOLD: &str = "SELECT count(*) FROM generate_series(1, $2::bigint) i, \
     LATERAL once.key_claim('held', i::text, $1::text::json, '6 hours') c WHERE c.outcome = 'claimed'";
 const HOLD_PLPGSQL: &str = "SELECT count(*) FROM generate_series(1, $2::bigint) i, \
     LATERAL plpgsql.key_claim('held', i::text, $1::text::json, '6 hours') c WHERE c.outcome = 'claimed'";
+
+/// The lean table has the same keys.
+const LEAN: &str = "INSERT INTO raw.lean SELECT scope, key, fingerprint, 'completed', token, lease_until, reap_at, \
+    response_code, response_body, response_headers FROM raw.key";
 
 /// How each side names a row. The extension's: the first 16 bytes of SHA-256(scope, 0x00, key).
 const IDS: [(&str, &str); 3] = [
@@ -37,6 +45,25 @@ const IDS: [(&str, &str); 3] = [
     ("raw.key", "md5(i::text)::uuid"),
     ("plpgsql.key", "md5(t.scope || chr(1) || i::text)::uuid"),
 ];
+
+/// What a sweep does with a finished key.
+#[derive(Clone, Copy, Debug)]
+pub enum Due {
+    /// It is past gone_for.
+    Deletion,
+    /// Its answer is large, and it is past its ttl.
+    Emptying,
+}
+
+impl Due {
+    /// The sweep task.
+    pub fn task(self) -> &'static str {
+        match self {
+            Self::Deletion => "key_reap",
+            Self::Emptying => "key_tombstone",
+        }
+    }
+}
 
 /// Why a stock of that size does not fit here; none if it does.
 pub fn room_for(keys: u64, directory: &Path) -> Result<Option<String>> {
@@ -61,7 +88,7 @@ pub async fn remake(database: &Database, keys: u64) -> Result<()> {
     if keys > 0 {
         table::say(&format!("Making {keys} finished keys on each side"));
         client
-            .execute(TEMPLATE, &[&REQUEST, &RESPONSE])
+            .execute(TEMPLATE, &[&SMALL, &REQUEST, &RESPONSE])
             .await
             .context("the template key")?;
         let spread =
@@ -72,19 +99,13 @@ pub async fn remake(database: &Database, keys: u64) -> Result<()> {
             match into {
                 "plpgsql.key" if keys > MOST_FOR_PLPGSQL => {}
                 "plpgsql.key" => {
-                    fill(
-                        database,
-                        into,
-                        id,
-                        keys,
-                        &spread,
-                        &[("fingerprint", &printed)],
-                    )
-                    .await?;
+                    let others = [("fingerprint", printed.as_str())];
+                    fill(database, into, id, keys, &spread, &others).await?;
                 }
                 _ => fill(database, into, id, keys, &spread, &[]).await?,
             }
         }
+        client.batch_execute(LEAN).await?;
     }
     let held = i64::try_from(HELD)?;
     client.execute(HOLD, &[&REQUEST, &held]).await?;
@@ -133,34 +154,57 @@ async fn remake_ours(database: &Database, keys: u64, times: &str) -> Result<()> 
     let client = &database.client;
     client.batch_execute("TRUNCATE once.key").await?;
     client
-        .execute(TEMPLATE, &[&REQUEST, &RESPONSE])
+        .execute(TEMPLATE, &[&SMALL, &REQUEST, &RESPONSE])
         .await
         .context("the template key")?;
+    let large: String = client.query_one(LARGE_RESPONSE, &[]).await?.get(0);
+    client
+        .execute(TEMPLATE, &[&LARGE, &REQUEST, &large])
+        .await
+        .context("the large template key")?;
     fill(database, IDS[0].0, IDS[0].1, keys, times, &[]).await?;
     Ok(client.batch_execute("VACUUM ANALYZE once.key").await?)
 }
 
-/// Adds keys that the sweep task key_reap deletes until there are `keys` of them; each round gives them new names.
-pub async fn fill_up_expired(database: &Database, keys: u64, round: &str) -> Result<()> {
-    let there = "SELECT count(*) FROM once.key WHERE reap_at < now()";
-    let missing = keys.saturating_sub(u64::try_from(database.number(there).await?)?);
-    let key = format!("'expired {round} ' || i");
+/// Adds keys that are due until there are `keys` of them; each round gives them new names.
+pub async fn fill_up(database: &Database, due: Due, keys: u64, round: &str) -> Result<()> {
+    let (template, stage, past) = match due {
+        Due::Deletion => (SMALL, '0', "1000 days"),
+        Due::Emptying => (LARGE, '1', "30 days 1 hour"),
+    };
+    let there =
+        format!("SELECT count(*) FROM once.key WHERE reap_stage = '{stage}' AND reap_at < now()");
+    let missing = keys.saturating_sub(u64::try_from(database.number(&there).await?)?);
+    let key = format!("'{due:?} {round} ' || i");
     let id = format!(
         "substr(encode(sha256(t.scope::bytea || '\\x00'::bytea || ({key})::bytea), 'hex'), 1, 32)::uuid"
     );
     let others = [("key", key.as_str()), ("id", id.as_str())];
-    let past = "t.COLUMN - interval '1000 days'";
+    let past = format!("t.COLUMN - interval '{past}'");
     if missing > 0 {
-        fill(database, IDS[0].0, IDS[0].1, missing, past, &others).await?;
+        let into = IDS[0].0;
+        fill_from(template, database, into, &id, missing, &past, &others).await?;
         database.client.batch_execute("VACUUM once.key").await?;
     }
     database.client.batch_execute("CHECKPOINT").await?;
     Ok(())
 }
 
-/// Copies the template `keys` times. `times` is what becomes of a column of times; `others` replaces
-/// further columns.
 async fn fill(
+    database: &Database,
+    into: &str,
+    id: &str,
+    keys: u64,
+    times: &str,
+    others: &[(&str, &str)],
+) -> Result<()> {
+    fill_from(SMALL, database, into, id, keys, times, others).await
+}
+
+/// Copies a template `keys` times. `times` is what becomes of a column of times; `others` replaces
+/// further columns.
+async fn fill_from(
+    template: &str,
     database: &Database,
     into: &str,
     id: &str,
@@ -192,7 +236,7 @@ async fn fill(
     }
     let copy = format!(
         "INSERT INTO {into} ({}) SELECT {} FROM generate_series(1, {keys}) i, \
-         (SELECT * FROM once.key WHERE scope = 'stock' AND key = 'template') t",
+         (SELECT * FROM once.key WHERE scope = 'stock' AND key = '{template}') t",
         columns.join(", "),
         values.join(", ")
     );

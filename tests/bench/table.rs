@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::measured::{Among, Bar, Case, Comparison, Figure, Latency, Results, Side, Spread};
+use crate::measured::{Among, Bar, Case, Comparison, Figure, Results, Side, Spread};
 
 /// Says what is being done, on standard error.
 pub fn say(text: &str) {
@@ -79,7 +79,7 @@ pub fn print(results: &Results) {
     print_costs(results);
     print_figures(&results.figures);
     print_comparisons(&results.comparisons);
-    print_latencies(&results.latencies);
+    print_latencies(results);
     for left_out in &results.left_out {
         println!("\nleft out: {left_out}");
     }
@@ -151,8 +151,8 @@ fn print_costs(results: &Results) {
             what = &cost.what;
             println!("\nwhat {what} write, in bytes");
             println!(
-                "  {:34} {:>10} {:>10} {:>10} {:>12}",
-                "", "WAL", "table", "indexes", "HOT updates"
+                "  {:34} {:>10} {:>11} {:>10} {:>10} {:>12}",
+                "", "WAL", "whole pages", "table", "indexes", "HOT updates"
             );
         }
         let side = match cost.in_flight_per_client {
@@ -160,8 +160,9 @@ fn print_costs(results: &Results) {
             n => format!("{}, {n} at once", cost.side),
         };
         println!(
-            "  {side:34} {:>10.0} {:>10.0} {:>10.0} {:>10.1} %",
+            "  {side:34} {:>10.0} {:>11.3} {:>10.0} {:>10.0} {:>10.1} %",
             cost.wal_bytes,
+            cost.pages,
             cost.heap_bytes,
             cost.index_bytes,
             cost.hot_share * 100.0
@@ -211,23 +212,18 @@ fn print_comparisons(comparisons: &[Comparison]) {
     }
 }
 
-fn print_latencies(latencies: &[Latency]) {
-    if !latencies.is_empty() {
-        println!(
-            "\n{:74} {:>10} {:>10} {:>10} {:>10}",
-            "", "callers", "p50", "p99", "p999"
-        );
+fn print_latencies(results: &Results) {
+    if results.all_latencies().is_empty() {
+        return;
     }
-    for Latency {
-        what,
-        callers,
-        p50,
-        p99,
-        p999,
-    } in latencies
-    {
-        let [p50, p99, p999] = [p50, p99, p999].map(|time| amount(*time, "ms"));
-        println!("  {what:72} {callers:>10} {p50:>10} {p99:>10} {p999:>10}");
+    println!(
+        "\n{:112} {:>10} {:>10} {:>10} {:>10}",
+        "how long callers wait", "callers", "p50", "p99", "p999"
+    );
+    for of in results.all_latencies() {
+        let [p50, p99, p999] = of.times();
+        let (what, callers) = (&of.what, of.callers);
+        println!("  {what:110} {callers:>10} {p50:>10} {p99:>10} {p999:>10}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A receiver that was down for a million events, while an old snapshot is held: how fast its workers
+//! A receiver that was down for a million events or more, while an old snapshot is held: how fast its workers
 //! go on, beside a queue that was never behind.
 
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::database::Database;
-use crate::measured::{Among, Case, Runs};
+use crate::measured::{Among, Asked, Case, Runs};
 use crate::outbox::drain::Drain;
 use crate::outbox::place::Place;
 use crate::outbox::side::{Keyed, Side};
 use crate::table;
 
 /// Of the normal rate.
-const OF_NORMAL: f64 = 0.5;
+const OF_NORMAL: Asked = Asked::Throughput(0.5);
 /// What a queue that was never behind is measured with.
 const NORMAL: u64 = 100_000;
 /// Far more than any of it takes.
@@ -35,11 +35,13 @@ fn drain(queue: &str, events: u64) -> Drain<'_> {
 /// database without backlog, where nobody holds a snapshot.
 pub async fn after_a_backlog(database: &Database) -> Result<Case> {
     let name = "take + ack by 100, 8 workers, after the receiver was down, an old snapshot held";
-    let events = database.settings.events();
+    let rounds = u64::from(database.settings.rounds());
+    let some = NORMAL.min(database.settings.events());
+    // Each round has as many as the other side, or more.
+    let events = database.settings.events().max(some * rounds);
     table::say(&format!("{name}: {events} events"));
     let down = Place::make(database, "down").await?;
     let up = Place::make(database, "up").await?;
-    let rounds = u64::from(database.settings.rounds());
     let mut late = Runs::none("pg_once", None);
     let mut normal = Runs::none("pg_once, never behind", Some(OF_NORMAL));
     Side::Once.make(&down.client, "down").await?;
@@ -59,7 +61,6 @@ pub async fn after_a_backlog(database: &Database) -> Result<Case> {
     for round in 0..rounds {
         let queue = format!("up{round}");
         Side::Once.make(&up.client, &queue).await?;
-        let some = NORMAL.min(events);
         Side::Once.fill(&up.client, &queue, some, Keyed::No).await?;
         let drained = drain(&queue, some).run(&up).await?;
         normal.push(drained.per_second, drained.cpu_us);

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use tokio::task::JoinSet;
 
 use crate::database::Database;
-use crate::measured::{Among, Case, Runs};
+use crate::measured::{Among, Asked, Case, Runs};
 use crate::outbox::drain::Drain;
 use crate::outbox::flow::{Flow, Until};
 use crate::outbox::place::Place;
@@ -15,7 +15,7 @@ use crate::outbox::side::{Keyed, Side, Worker};
 use crate::table;
 
 /// Within 10 % of a new topic.
-const OF_NEW: f64 = 0.9;
+const OF_NEW: Asked = Asked::Throughput(0.9);
 /// How many dead letters are made in one call.
 const AT_ONCE: i32 = 10_000;
 

@@ -8,16 +8,16 @@ use anyhow::{Result, ensure};
 use tokio_postgres::Client;
 
 use crate::database::Database;
-use crate::measured::{Among, Case, Results, Runs, Series};
+use crate::measured::{Among, Asked, Case, Results, Runs, Series};
 use crate::outbox::flow::{Flow, Flowed, Until};
 use crate::outbox::place::Place;
 use crate::outbox::side::{Keyed, Producer, Side, Worker};
 use crate::table;
 
 /// The last seconds, of the first ones.
-const OF_FIRST: f64 = 0.9;
+const OF_FIRST: Asked = Asked::Throughput(0.9);
 /// Of pgmq's last ones.
-const OF_PGMQ: f64 = 20.0;
+const OF_PGMQ: Asked = Asked::Throughput(20.0);
 /// How many seconds "the first" and "the last" are, at most.
 const ENDS: usize = 10;
 /// A run of that length is what the bar beside pgmq is about.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::database::Database;
-use crate::measured::{Among, Case, Runs};
+use crate::measured::{Among, Asked, Case, Runs};
 use crate::outbox::drain::Drain;
 use crate::outbox::place::Place;
 use crate::outbox::side::{Keyed, Side};
@@ -13,15 +13,15 @@ use crate::table;
 
 /// What is asked for of (workers, max, synchronous_commit).
 const BARS: [(u32, i32, bool, f64); 6] = [
-    (1, 100, false, 3.5),
-    (8, 100, false, 3.5),
-    (1, 10, false, 1.5),
+    (1, 100, false, 5.0),
+    (8, 100, false, 5.0),
+    (1, 10, false, 3.0),
     (8, 10, false, 1.5),
     (8, 100, true, 2.0),
     (8, 10, true, 0.9),
 ];
 /// With order keys, of without.
-const OF_UNKEYED: f64 = 0.5;
+const OF_UNKEYED: Asked = Asked::Throughput(0.5);
 const WORKERS: u32 = 8;
 
 /// More than one second of any side can deliver, by the max of a take.
@@ -40,7 +40,7 @@ pub async fn beside_pgmq(database: &Database) -> Result<Vec<Case>> {
             .replace("1 workers", "1 worker");
         table::say(&name);
         let mut ours = Runs::none(Side::Once.name(), None);
-        let mut pgmq = Runs::none("pgmq, read + delete", Some(bar));
+        let mut pgmq = Runs::none("pgmq, read + delete", Some(Asked::Throughput(bar)));
         let events = backlog(database, by);
         for round in 0..database.settings.rounds() {
             let queue = format!("q{}_{round}", cases.len());
