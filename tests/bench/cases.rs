@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::database::Database;
 use crate::measured::{Among, Asked, Case};
-use crate::pgbench::{Script, Until};
+use crate::pgbench::Until;
 use crate::rounds::{Before, Contender, Contest};
 use crate::stock::MOST_FOR_PLPGSQL;
 
@@ -26,7 +26,7 @@ const LEAN_SELECT: &str = "raw SELECT, a lean table";
 
 macro_rules! script {
     ($name:literal) => {
-        Script {
+        $crate::pgbench::Script {
             name: $name,
             text: include_str!(concat!("scripts/", $name, ".sql")),
         }
@@ -34,35 +34,35 @@ macro_rules! script {
 }
 pub(crate) use script;
 
-fn contender(name: &'static str, script: Script<'static>, asked: Option<Asked>) -> Contender {
-    Contender {
-        name,
-        setup: "",
-        script,
-        asked,
-        proof: None,
-    }
-}
-
 fn seconds(database: &Database) -> Until {
     Until::Seconds(database.settings.seconds())
 }
 
+fn claims() -> Vec<Contender> {
+    vec![
+        Contender::of(ONCE, script!("claim_complete_once"), None),
+        Contender::of(RAW, script!("claim_complete_raw"), Some(OF_RAW)),
+        Contender::of(LEAN, script!("claim_complete_lean"), None),
+        Contender::of(PLPGSQL, script!("claim_complete_plpgsql"), Some(MORE_THAN)),
+    ]
+}
+
 /// On tables that begin each round empty.
 pub async fn without_stock(database: &Database) -> Result<Vec<Case>> {
-    let once = contender(ONCE, script!("claim_complete_once"), None);
-    let raw = contender(RAW, script!("claim_complete_raw"), Some(OF_RAW));
-    let lean = contender(LEAN, script!("claim_complete_lean"), None);
-    let plpgsql = contender(PLPGSQL, script!("claim_complete_plpgsql"), Some(MORE_THAN));
+    let mut claims = claims();
     let application = script!("claim_complete_application");
-    let application = contender(APPLICATION, application, Some(OF_APPLICATION));
+    claims.push(Contender::of(
+        APPLICATION,
+        application,
+        Some(OF_APPLICATION),
+    ));
     let two_calls = Contest {
         name: TWO_CALLS,
         among: Among::FinishedKeys(0),
         stock: 0,
         before_round: Before::EmptyKeys,
         until: seconds(database),
-        contenders: vec![once, raw, lean, plpgsql, application],
+        contenders: claims,
     };
     let one_transaction = Contest {
         name: "claim + complete, one transaction",
@@ -71,9 +71,9 @@ pub async fn without_stock(database: &Database) -> Result<Vec<Case>> {
         before_round: Before::EmptyKeys,
         until: seconds(database),
         contenders: vec![
-            contender(ONCE, script!("one_transaction_once"), None),
-            contender(RAW, script!("one_transaction_raw"), Some(OF_RAW)),
-            contender(PLPGSQL, script!("one_transaction_plpgsql"), Some(MORE_THAN)),
+            Contender::of(ONCE, script!("one_transaction_once"), None),
+            Contender::of(RAW, script!("one_transaction_raw"), Some(OF_RAW)),
+            Contender::of(PLPGSQL, script!("one_transaction_plpgsql"), Some(MORE_THAN)),
         ],
     };
     Ok(vec![
@@ -97,26 +97,20 @@ pub async fn with_stock(database: &Database, keys: u64) -> Result<Vec<Case>> {
         }
     };
     let replay = vec![
-        contender(ONCE, script!("replay_once"), None),
-        contender(SELECT, select, Some(OF_RAW)),
-        contender(LEAN_SELECT, script!("replay_lean"), None),
-        contender(PLPGSQL, script!("replay_plpgsql"), None),
+        Contender::of(ONCE, script!("replay_once"), None),
+        Contender::of(SELECT, select, Some(OF_RAW)),
+        Contender::of(LEAN_SELECT, script!("replay_lean"), None),
+        Contender::of(PLPGSQL, script!("replay_plpgsql"), None),
     ];
     let in_progress = vec![
-        contender(ONCE, script!("in_progress_once"), None),
-        contender(SELECT, script!("in_progress_raw"), None),
-        contender(PLPGSQL, script!("in_progress_plpgsql"), None),
-    ];
-    let claims = vec![
-        contender(ONCE, script!("claim_complete_once"), None),
-        contender(RAW, script!("claim_complete_raw"), Some(OF_RAW)),
-        contender(LEAN, script!("claim_complete_lean"), None),
-        contender(PLPGSQL, script!("claim_complete_plpgsql"), Some(MORE_THAN)),
+        Contender::of(ONCE, script!("in_progress_once"), None),
+        Contender::of(SELECT, script!("in_progress_raw"), None),
+        Contender::of(PLPGSQL, script!("in_progress_plpgsql"), None),
     ];
     Ok(vec![
         contest("replay", replay).run(database).await?,
         contest("in_progress", in_progress).run(database).await?,
         // Last: it makes the tables grow.
-        contest(TWO_CALLS, claims).run(database).await?,
+        contest(TWO_CALLS, claims()).run(database).await?,
     ])
 }

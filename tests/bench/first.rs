@@ -13,7 +13,7 @@ use crate::database::Database;
 use crate::jobs::{self, Fill};
 use crate::measured::{Among, Asked, Case, Runs};
 use crate::outbox::side::{Keyed, Side};
-use crate::pgbench::{FINGERPRINT, REQUEST, Script};
+use crate::pgbench::{FINGERPRINT, REQUEST};
 use crate::settings::Settings;
 use crate::{cpu, table};
 

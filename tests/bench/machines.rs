@@ -43,11 +43,8 @@ fn contender(
     proof: Option<Proof>,
 ) -> Contender {
     Contender {
-        name,
-        setup: "",
-        script,
-        asked,
         proof,
+        ..Contender::of(name, script, asked)
     }
 }
 

@@ -81,6 +81,16 @@ impl Before {
 }
 
 impl Contender {
+    pub fn of(name: &'static str, script: Script<'static>, asked: Option<Asked>) -> Self {
+        Self {
+            name,
+            setup: "",
+            script,
+            asked,
+            proof: None,
+        }
+    }
+
     async fn run(&self, database: &Database, contest: &Contest) -> Result<pgbench::Run> {
         database.client.batch_execute(self.setup).await?;
         let before = self.worked(database).await?;

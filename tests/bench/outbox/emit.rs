@@ -22,11 +22,8 @@ fn contender(
     query: &'static str,
 ) -> Contender {
     Contender {
-        name,
-        setup: "",
-        script,
-        asked,
         proof: Some(Proof { query, per_call: 1 }),
+        ..Contender::of(name, script, asked)
     }
 }
 
