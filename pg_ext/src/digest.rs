@@ -19,9 +19,13 @@ pub fn first_64_bits(digest: &[u8]) -> u64 {
 
 /// Two lowercase digits for each byte.
 pub fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
-    let digits = bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]);
-    digits.collect()
+    let digits = bytes.iter().flat_map(|b| digits(*b));
+    digits.map(char::from).collect()
+}
+
+/// The two lowercase digits of a byte.
+pub fn digits(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)])
 }
 
 /// A 64-bit hash of a call and its arguments, never 0. It tells a repeated call from a new call. The length precedes

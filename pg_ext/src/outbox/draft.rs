@@ -7,7 +7,7 @@ use super::batch::Batch;
 use super::event::{Col, Event};
 use super::topic::Subscriber;
 use crate::clock;
-use crate::digest::{first_16, hex};
+use crate::digest::digits;
 use crate::error::Result;
 use crate::row::{self, Rows};
 use crate::trylock::TryLock;
@@ -91,7 +91,7 @@ impl<'a> Draft<'a> {
             None,
             event.raw(Col::EventId),
             Some(Datum::from(attempt)),
-            Some(row::text(delivery_key(self.subscriber, event).as_bytes())),
+            Some(row::text(&delivery_key(self.subscriber, event))),
             copied(Col::OrderKey),
             copied(Col::Payload),
             copied(Col::Headers),
@@ -114,7 +114,7 @@ impl<'a> Draft<'a> {
 /// The idempotency key of an event's delivery to a subscriber. It depends on stored columns alone, so it is the same on
 /// every attempt and in a restored database. After a crash an event id may be used twice; the two events differ in time
 /// and transaction.
-fn delivery_key(subscriber: &Subscriber, event: &Event) -> String {
+fn delivery_key(subscriber: &Subscriber, event: &Event) -> [u8; 36] {
     let mut hash = Sha256::new();
     for number in [
         i64::from(subscriber.id),
@@ -128,5 +128,9 @@ fn delivery_key(subscriber: &Subscriber, event: &Event) -> String {
     hash.update(&subscriber.topic.name);
     hash.update([0]);
     hash.update(&subscriber.name);
-    ["evt_", &hex(&first_16(&hash.finalize()))].concat()
+    let mut key = *b"evt_00000000000000000000000000000000";
+    for (pair, byte) in key[4..].chunks_exact_mut(2).zip(hash.finalize()) {
+        pair.copy_from_slice(&digits(byte));
+    }
+    key
 }

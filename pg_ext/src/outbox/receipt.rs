@@ -156,9 +156,10 @@ impl Ledger {
         ids: &[i64],
         answer: Option<NackAnswer>,
     ) -> Result<()> {
-        let whole = self.n == 0 && ids.len() == self.held.len() && answer.is_none();
-        let leaving: HashSet<&i64> = ids.iter().collect();
-        self.held.retain(|id| !leaving.contains(id));
+        let all = ids.len() == self.held.len();
+        let whole = self.n == 0 && all && answer.is_none();
+        let leaving: HashSet<&i64> = ids.iter().filter(|_| !all).collect();
+        self.held.retain(|id| !all && !leaving.contains(id));
         self.n += 1;
         if kind == ReceiptKind::Acked {
             self.acked += ids.len() as i32;

@@ -126,7 +126,8 @@ impl Window {
         snapshot: &'s Snapshot,
     ) -> Result<Reader<'s>> {
         let mut streams = Vec::with_capacity(tables.len() + self.late.len());
-        for (home, table) in tables {
+        // Between two equal snapshots there is nothing, as before the first batch of a lane.
+        for (home, table) in tables.iter().filter(|_| self.from != self.to) {
             streams.push(self.main_stream(topic, lane, home, table, snapshot)?);
             for xid in &self.late {
                 streams.push(self.late_stream(*xid, topic, lane, home, table, snapshot)?);

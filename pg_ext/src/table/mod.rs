@@ -306,17 +306,24 @@ pub struct Slot {
 impl Slot {
     /// The value of a column; None for NULL, and for a column that the table lacks.
     pub fn column(&self, attribute: usize) -> Option<Datum> {
-        // SAFETY: the slot holds a row of its table; attributes count from 1, and all up to natts are valid below.
+        // SAFETY: the slot holds a row of its table; attributes count from 1, and all up to tts_nvalid are valid.
         unsafe {
-            if ((*self.raw).tts_nvalid as usize) < attribute {
-                let columns = (*(*self.raw).tts_tupleDescriptor).natts;
-                if columns < attribute as i32 {
-                    return None;
-                }
-                pg_sys::slot_getsomeattrs_int(self.raw, columns);
+            if ((*self.raw).tts_nvalid as usize) < attribute && self.read_all() < attribute {
+                return None;
             }
             let i = attribute - 1;
             (!*(*self.raw).tts_isnull.add(i)).then(|| *(*self.raw).tts_values.add(i))
+        }
+    }
+
+    /// Makes all columns valid; their number. Apart from `column`, which is short enough to be inlined without it.
+    #[cold]
+    fn read_all(&self) -> usize {
+        // SAFETY: the slot holds a row of its table.
+        unsafe {
+            let columns = (*(*self.raw).tts_tupleDescriptor).natts;
+            pg_sys::slot_getsomeattrs_int(self.raw, columns);
+            columns as usize
         }
     }
 
