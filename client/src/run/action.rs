@@ -61,8 +61,9 @@ pub enum Acted {
         /// Why.
         error: String,
     },
-    /// Another holder has the lease, or the lease could not be kept alive; nothing was written. Look at the row
-    /// first: an earlier run may have finished the action. If not, delete what the work made outside the database.
+    /// Another holder has the lease, or the lease could not be kept alive. Nothing was written, unless the database went
+    /// away during the commit. Look at the row: the action may be finished, also by an earlier run. If it is not, delete
+    /// what the work made outside the database.
     LeaseLost,
 }
 
@@ -141,9 +142,9 @@ impl ActionRunner {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses, or fails for good. The row is released then, as soon as
-    /// the database can be reached; if the answer of the commit was lost and the database stays away, the action may be
-    /// finished: look at the row. So after any commit without an answer for a requester without a claim state.
+    /// Any error of a database that cannot be reached, refuses, or fails for good. The row is released then, or reverted
+    /// by a sweep after its lease. For a requester without a claim state a commit whose answer was lost is an error, too:
+    /// look at the row.
     pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
         P: Begin,
@@ -200,24 +201,19 @@ impl ActionRunner {
         loop {
             let attempt = async {
                 if watch.is_cancelling() {
-                    return Ok((ActionEnd::Cancelling, Ok(())));
+                    return Ok(ActionEnd::Cancelling);
                 }
                 let transaction = pool.begin().await?;
                 let patch = work(Some(action.clone()), transaction.clone()).await?;
                 let end = action.finish(&transaction, patch.as_ref()).await?;
-                let committed = match end {
-                    ActionEnd::Cancelling => Ok(()),
-                    ActionEnd::Finished { .. } => transaction.end().await,
-                };
-                Ok((end, committed))
+                if end != ActionEnd::Cancelling {
+                    watch.commit(transaction).await?;
+                }
+                Ok(end)
             };
             let error = match attempt.await {
-                Ok((end, committed)) => match watch.is_finished(committed).await? {
-                    Ok(()) => return Ok(end),
-                    Err(error) => error,
-                },
                 Err(JobFailure::Error(error)) => error,
-                Err(failure) => return Err(failure),
+                end => return end,
             };
             tracing::info!(row = ?self.row, %error, "the database failed during an action");
             failures.wait(error, Error::is_retryable).await?;

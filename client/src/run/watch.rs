@@ -13,6 +13,7 @@ use super::heartbeat::{Leased, until_lost};
 use super::job::JobFailure;
 use super::panics::caught;
 use super::storable;
+use super::test_mode::OpenTransaction;
 use crate::{Action, Autocommit, Backoff, Error, Executor, Kind};
 
 /// An action, watched.
@@ -67,19 +68,17 @@ impl<'a, P: Autocommit> Watch<'a, P> {
         Ok(extended.lease_left)
     }
 
-    /// How the commit of the action's finish ended. If its answer was lost, an extension of the lease tells whether it
-    /// succeeded. The outer error: the extension failed, too, so nobody knows.
-    pub(super) async fn is_finished(
-        &self,
-        committed: Result<(), Error>,
-    ) -> Result<Result<(), Error>, Error> {
+    /// Commits the transaction that ends the action. If the commit has no answer, the lease is asked how it ended, until
+    /// there is an answer or the lease ends.
+    pub(super) async fn commit(&self, transaction: OpenTransaction) -> Result<(), Error> {
+        let committed = self.backoff.in_time(transaction.end()).await;
         match &committed {
             Err(error) if error.kind() == Kind::Unavailable => {}
-            _ => return Ok(committed),
+            _ => return committed,
         }
-        match self.backoff.insist(|| self.look(self.pool)).await {
-            Ok(_) => Ok(committed),
-            Err(error) if error.kind() == Kind::AlreadyDone => Ok(Ok(())),
+        match self.backoff.until_answered(|| self.look(self.pool)).await {
+            Ok(_) => committed,
+            Err(error) if error.kind() == Kind::AlreadyDone => Ok(()),
             Err(error) => Err(error),
         }
     }

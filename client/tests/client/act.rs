@@ -121,6 +121,32 @@ async fn work_whose_commit_was_not_answered_is_done_and_does_not_run_again() {
 }
 
 #[tokio::test]
+async fn a_commit_on_a_connection_that_has_fallen_silent_is_found_out() {
+    let jobs = &Jobs::guarded().await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    let backoff = Backoff {
+        call_timeout: Duration::from_secs(2),
+        ..QUICK
+    };
+    let mut runs = 0;
+    let acted = runner(&jobs.job)
+        .backoff(backoff)
+        .run(&pool, |_, transaction| {
+            runs += 1;
+            proxy.cut(Cut {
+                text: "COMMIT",
+                nth: 1,
+                arrives: true,
+                hold: true,
+            });
+            async move { pay(&transaction).await }
+        });
+    assert_eq!(acted.await.unwrap(), finished());
+    assert_eq!((runs, jobs.points().await), (1, 90));
+}
+
+#[tokio::test]
 async fn what_another_database_has_done_already_is_no_end_of_the_action() {
     let jobs = &Jobs::guarded().await;
     let proxy = Proxy::start().await;

@@ -158,8 +158,12 @@ impl Ledger {
     ) -> Result<()> {
         let all = ids.len() == self.held.len();
         let whole = self.n == 0 && all && answer.is_none();
-        let leaving: HashSet<&i64> = ids.iter().filter(|_| !all).collect();
-        self.held.retain(|id| !all && !leaving.contains(id));
+        if all {
+            self.held.clear();
+        } else {
+            let leaving: HashSet<&i64> = ids.iter().collect();
+            self.held.retain(|id| !leaving.contains(id));
+        }
         self.n += 1;
         if kind == ReceiptKind::Acked {
             self.acked += ids.len() as i32;

@@ -125,9 +125,12 @@ impl Window {
         tables: &[(&Home, Table)],
         snapshot: &'s Snapshot,
     ) -> Result<Reader<'s>> {
-        let mut streams = Vec::with_capacity(tables.len() + self.late.len());
         // Between two equal snapshots there is nothing, as before the first batch of a lane.
-        for (home, table) in tables.iter().filter(|_| self.from != self.to) {
+        if self.from == self.to {
+            return Ok(Reader { streams: vec![] });
+        }
+        let mut streams = Vec::with_capacity(tables.len() + self.late.len());
+        for (home, table) in tables {
             streams.push(self.main_stream(topic, lane, home, table, snapshot)?);
             for xid in &self.late {
                 streams.push(self.late_stream(*xid, topic, lane, home, table, snapshot)?);

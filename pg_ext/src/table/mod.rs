@@ -322,7 +322,9 @@ impl Slot {
         // SAFETY: the slot holds a row of its table.
         unsafe {
             let columns = (*(*self.raw).tts_tupleDescriptor).natts;
-            pg_sys::slot_getsomeattrs_int(self.raw, columns);
+            if i32::from((*self.raw).tts_nvalid) < columns {
+                pg_sys::slot_getsomeattrs_int(self.raw, columns);
+            }
             columns as usize
         }
     }

@@ -39,7 +39,13 @@ async fn a_table_that_cannot_be_handled_at_all_is_said_to_be_tried_in_each_pass(
     )
     .await;
     let problem = "the sweep task action_release fails for machine \"orders\"";
-    assert_told(&play, problem, "warning", "retry a failed task or table in a later pass").await;
+    assert_told(
+        &play,
+        problem,
+        "warning",
+        "retry a failed task or table in a later pass",
+    )
+    .await;
     assert!(told(&play, problem).await.contains("once.machine_check()"));
     // Not deferred: the row goes back with the next pass once the table is as it was.
     play.show("alter table orders rename state to status; select * from once.sweep()")

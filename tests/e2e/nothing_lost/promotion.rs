@@ -48,7 +48,7 @@ async fn everything_acknowledged_is_there_after_a_promotion_under_load() {
         .unwrap();
     let load = Load::prepare(primary.front_url(DATABASE).unwrap()).await;
     let mut running = load.start();
-    for _ in 0..if is_long() { 10 } else { 1 } {
+    for _ in 0..if is_long() { 10 } else { 2 } {
         primary = fail_over(primary, &running).await;
     }
     running.settle().await;

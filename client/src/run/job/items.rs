@@ -127,10 +127,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         let end = self.watch.action.finish(&transaction, patch).await?;
         if matches!(end, ActionEnd::Finished { .. }) {
             self.job.finish(&transaction).await?;
-            match self.watch.is_finished(transaction.end().await).await {
-                Ok(committed) => committed?,
-                Err(unknown) => return Ok(End::Failed(unknown.into())),
-            }
+            self.watch.commit(transaction).await?;
         }
         Ok(End::of(end))
     }
