@@ -92,7 +92,7 @@ pub fn ask(report: &Report) -> Result<()> {
         Some(Datum::from(counters::is_preloaded())),
         Some(row::texts(&named)),
     ];
-    let remedy = spi::query(&WHAT_TO_DO, &served)?;
+    let remedy = spi::query_once(&WHAT_TO_DO, &served)?;
     let remedy = remedy.first().and_then(|found| column(found, 0));
     let args = [Some(Datum::from(now)), Some(Datum::from(grace)), remedy];
     report.ask(&HAS_STOPPED, &args)?;
@@ -108,7 +108,7 @@ pub fn ask(report: &Report) -> Result<()> {
 /// Reports tasks that have never run. The report is a warning if a row has waited for one of them for at least
 /// once.janitor_grace.
 fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
-    let run: BTreeSet<String> = (spi::query(&HAVE_RUN, &[])?.iter())
+    let run: BTreeSet<String> = (spi::query_once(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))
         .collect();
     let mut missing = Task::ALL.to_vec();

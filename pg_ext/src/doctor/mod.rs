@@ -69,7 +69,7 @@ impl Report {
 
     /// The rows of a statement with the columns level, problem, detail and hint.
     fn ask(&self, statement: &'static Kept, args: &[Option<Datum>]) -> Result<()> {
-        for found in spi::query(statement, args)? {
+        for found in spi::query_once(statement, args)? {
             let found: Vec<_> = (0..4).map(|i| column(&found, i)).collect();
             self.rows.push(&found);
         }

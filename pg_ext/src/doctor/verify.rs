@@ -108,7 +108,7 @@ pub fn verify(call: &Call) -> Result<Datum> {
     let max = i64::from(call.limit(0, "max", MOST_VERIFIED)?);
     let rows = Rows::begin(call);
     for (name, statement) in INVARIANTS {
-        let found = settings::by_index(|| spi::query(statement, &[Some(Datum::from(max))]))?;
+        let found = settings::by_index(|| spi::query_once(statement, &[Some(Datum::from(max))]))?;
         for violation in &found {
             rows.push(&[Some(row::text(name.as_bytes())), column(violation, 0)]);
         }

@@ -38,9 +38,10 @@ impl<'a> Draft<'a> {
     pub fn new(subscriber: &'a Subscriber, wish: TakeWish, retries: bool) -> Draft<'a> {
         Draft {
             subscriber,
-            wish,
             token: None,
-            rows: Vec::new(),
+            // A vector that grows moves its rows; most takes are no larger.
+            rows: Vec::with_capacity(wish.max.min(128)),
+            wish,
             alone: false,
             retries,
             is_active: false,

@@ -96,6 +96,12 @@ pub fn query(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     as_owner(|| execute(kept.plan()?, args, Under::Statement, OWN_ROW))
 }
 
+/// Like [`query`], but plans it anew and keeps no plan: for rare calls with many statements.
+pub fn query_once(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
+    let planned = || prepare(kept.sql, kept.types, 0);
+    as_owner(|| execute(planned()?, args, Under::Statement, OWN_ROW))
+}
+
 /// Like [`query`], but sees the rows that are committed now, at every isolation level, as the server's checks of
 /// foreign keys do. For work under a lock.
 pub fn query_latest(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
