@@ -540,7 +540,18 @@ class Actions(unittest.TestCase):
             proxy.cut("COMMIT")
             acted = act(Connections(proxy.url), row, "close", lambda _: what, note, requester="clerk")
             self.assertEqual((acted.outcome, acted.result, noted(what)), ("finished", what, 1))
-            self.assertEqual(proxy.refusals, ["ON006"])
+            # The repeated finish, and the release, which tells whose end that was.
+            self.assertEqual(proxy.refusals, ["ON006", "ON006"])
+
+    def test_what_something_else_has_done_already_is_no_end_of_the_action(self) -> None:
+        row, states = self.billing(), ["40001", "ON006"]
+
+        def elsewhere(conn: Any, _: Any) -> None:
+            conn.execute(f"DO $$ BEGIN RAISE SQLSTATE '{states.pop(0)}'; END $$")
+
+        with self.assertRaises(errors.AlreadyDone):
+            act(db, row, "close", lambda _: None, elsewhere, requester="clerk")
+        self.assertEqual((scalar("SELECT status::text FROM billing WHERE id = %s", row.id), states), ("open", []))
 
     def test_a_lost_lease_goes_to_the_caller_and_writes_nothing(self) -> None:
         row, what = self.billing(), new_key()

@@ -216,11 +216,12 @@ def act(
     except LeaseLost:
         raise
     except BaseException as error:
-        if isinstance(error, AlreadyDone) and error.repeated and made:
-            return Acted("finished", result=made[0])  # its COMMIT was carried out, and not answered
         try:
             yield from action.release.flow(repr(error))
-        except (LeaseLost, AlreadyDone, Conflict, Unavailable) as left:
+        except AlreadyDone:
+            if made and isinstance(error, AlreadyDone | Unavailable):
+                return Acted("finished", result=made[0])  # its COMMIT was carried out, and not answered
+        except (LeaseLost, Conflict, Unavailable) as left:
             log.warning("%s %s is left to its lease: %s", row.machine, row.id, left)
         raise
 
