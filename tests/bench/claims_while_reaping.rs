@@ -71,7 +71,8 @@ pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> R
             let at = (round + turn) % sweeps.len();
             let run = claims_beside(database, sweeps[at]).await?;
             p99[at].extend(quantile(run.times.clone(), 0.99));
-            sides[at].add(run);
+            sides[at].push(run.per_second, run.cpu_us);
+            sides[at].times.extend(run.times);
         }
         table::say(&format!("round {} of {rounds}", round + 1));
     }
@@ -139,7 +140,7 @@ async fn claims_beside(database: &Database, dues: &'static [Due]) -> Result<Run>
         async move { sweep_until(&session, &enough, dues).await }
     });
     let until = Until::Seconds(database.settings.seconds());
-    let run = tokio::task::block_in_place(|| pgbench::run(database, CLAIMS, 0, until));
+    let run = tokio::task::block_in_place(|| pgbench::run_timed(database, CLAIMS, 0, until));
     enough.store(true, Ordering::Relaxed);
     let (swept, last) = sweeper.await??;
     ensure!(

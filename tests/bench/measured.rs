@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::cost::Cost;
 use crate::database::Database;
-use crate::pgbench::Run;
 use crate::settings::Settings;
 use crate::table;
 
@@ -292,12 +291,6 @@ impl Runs {
     pub fn push(&mut self, per_second: f64, cpu_us: Option<f64>) {
         self.per_second.push(per_second);
         self.cpu_us.extend(cpu_us);
-    }
-
-    /// One more round of pgbench.
-    pub fn add(&mut self, run: Run) {
-        self.push(run.per_second, run.cpu_us);
-        self.times.extend(run.times);
     }
 
     fn side(self, what: String, ours: Option<&Runs>) -> Side {

@@ -48,15 +48,20 @@ pub struct Run {
     pub count: f64,
     /// CPU time of the server's backends per script, in microseconds; none where /proc does not tell.
     pub cpu_us: Option<f64>,
-    /// The milliseconds that scripts took, of a sample of them.
+    /// The milliseconds that scripts took; of a timed run only.
     pub times: Vec<f64>,
 }
 
-/// Of all scripts: a log of each one would slow the clients down.
+/// Of the scripts of a timed run: a log of each one would slow the clients down.
 const SAMPLED: &str = "--sampling-rate=0.25";
 
 /// Runs `script` with the clients and the stock of the settings.
 pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) -> Result<Run> {
+    run_in(NAME, database, script, stock, until, &[])
+}
+
+/// The same, with the times of a sample of the scripts. Their log makes the clients slower.
+pub fn run_timed(database: &Database, script: Script<'_>, stock: u64, until: Until) -> Result<Run> {
     let logs = database.directory().join("logs");
     std::fs::create_dir(&logs)?;
     std::fs::set_permissions(&logs, Permissions::from_mode(0o777))?;
@@ -76,7 +81,7 @@ pub fn run(database: &Database, script: Script<'_>, stock: u64, until: Until) ->
     Ok(run)
 }
 
-/// In another database of the server, with further options, and without the scripts' times.
+/// In another database of the server, and with further options.
 pub fn run_in(
     name: &str,
     database: &Database,

@@ -11,6 +11,9 @@ use crate::measured::{Among, Asked, Case, Runs};
 use crate::pgbench::{self, Script, Until};
 use crate::table;
 
+/// Further rounds, for the callers' times alone: their log makes the clients slower.
+const TIMED: usize = 3;
+
 /// One side of a case.
 #[derive(Clone, Copy, Debug)]
 pub struct Contender {
@@ -55,12 +58,17 @@ impl Contest {
     pub async fn run(&self, database: &Database) -> Result<Case> {
         table::begin(self.name, self.among);
         let mut runs: Vec<Runs> = self.contenders.iter().map(Contender::no_runs).collect();
-        for round in 0..database.settings.rounds() as usize {
+        let rounds = database.settings.rounds() as usize;
+        for round in 0..rounds + TIMED {
+            let timed = round >= rounds;
             self.before_round.make(database).await?;
             for turn in 0..self.contenders.len() {
                 let at = (round + turn) % self.contenders.len();
-                let run = self.contenders[at].run(database, self).await?;
-                runs[at].add(run);
+                let run = self.contenders[at].run(database, self, timed).await?;
+                match timed {
+                    true => runs[at].times.extend(run.times),
+                    false => runs[at].push(run.per_second, run.cpu_us),
+                }
             }
         }
         Ok(Case::of(self.name, self.among, runs))
@@ -91,11 +99,21 @@ impl Contender {
         }
     }
 
-    async fn run(&self, database: &Database, contest: &Contest) -> Result<pgbench::Run> {
+    async fn run(
+        &self,
+        database: &Database,
+        contest: &Contest,
+        timed: bool,
+    ) -> Result<pgbench::Run> {
         database.client.batch_execute(self.setup).await?;
         let before = self.worked(database).await?;
+        let run = if timed {
+            pgbench::run_timed
+        } else {
+            pgbench::run
+        };
         let run = tokio::task::block_in_place(|| {
-            pgbench::run(database, self.script, contest.stock, contest.until)
+            run(database, self.script, contest.stock, contest.until)
         })?;
         let grown = self.worked(database).await? - before;
         let expected = self
