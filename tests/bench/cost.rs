@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio_postgres::Row;
 
 use crate::cases::{APPLICATION, LEAN, ONCE, PLPGSQL, RAW, script};
-use crate::database::{Database, TABLES};
+use crate::database::Database;
 use crate::pgbench::{self, Script, Until};
 use crate::settings::Settings;
 use crate::table;
@@ -48,25 +48,28 @@ pub struct Work<'a> {
     pub in_flight: u32,
 }
 
-/// In the order of the tables.
-const SIDES: [(&str, Script<'static>); 5] = [
-    (ONCE, script!("claim_complete_once")),
-    (RAW, script!("claim_complete_raw")),
-    (LEAN, script!("claim_complete_lean")),
-    (PLPGSQL, script!("claim_complete_plpgsql")),
-    (APPLICATION, script!("claim_complete_application")),
+/// Each side's name, its table and its script.
+const SIDES: [(&str, [&str; 1], Script<'static>); 5] = [
+    (ONCE, ["once.key"], script!("claim_complete_once")),
+    (RAW, ["raw.key"], script!("claim_complete_raw")),
+    (LEAN, ["raw.lean"], script!("claim_complete_lean")),
+    (PLPGSQL, ["plpgsql.key"], script!("claim_complete_plpgsql")),
+    (
+        APPLICATION,
+        ["application.key"],
+        script!("claim_complete_application"),
+    ),
 ];
 
 /// Every side's claim and completion of a key.
 pub async fn of_keys(database: &Database) -> Result<Vec<Cost>> {
     table::say("What a claim and its completion write");
-    let sides = SIDES.iter().zip(TABLES.chunks(1));
     let mut works = Vec::new();
-    for ((side, script), tables) in sides.clone() {
+    for (side, tables, script) in &SIDES {
         works.push((side, tables, *script, 1));
     }
-    let texts = [0, 1].map(|i: usize| in_flight(SIDES[i].1.text));
-    for (((side, _), tables), text) in sides.zip(&texts) {
+    let texts = [0, 1].map(|i: usize| in_flight(SIDES[i].2.text));
+    for ((side, tables, _), text) in SIDES.iter().zip(&texts) {
         let script = Script {
             name: "in_flight",
             text,
@@ -108,7 +111,7 @@ pub async fn launch(settings: &Settings) -> Result<Database> {
 /// The same claims and completions, in tables that grew by them.
 pub async fn with_checkpoints(database: &Database) -> Result<Vec<Cost>> {
     let mut costs = Vec::new();
-    for ((side, script), tables) in SIDES.iter().zip(TABLES.chunks(1)).take(3) {
+    for (side, tables, script) in SIDES.iter().take(3) {
         table::say(&format!("What is written with checkpoints: {side}"));
         empty(database, tables).await?;
         let grow = Until::Transactions(GROWN / database.settings.clients);

@@ -32,7 +32,7 @@ PgBouncer, one after another; then a few seconds (split, move-logical), or as lo
   --map FILE           the file with the lines "NAME = host=... port=..." that each PgBouncer includes, such as
                        /srv/shards/map.ini; this machine and the poolers see the same directory, and you may write
                        in it, since a new file takes the place of the old one
-  --data DIR           split: the new cluster's data directory; it must not exist, or be empty
+  --data DIR           split: the new cluster's data directory; it must not exist, or be an empty directory (no mount point)
   --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
   --patience SECONDS   how long the pause waits for open transactions in each database, at each PgBouncer (5)
   --yes                go on without a question
@@ -150,7 +150,7 @@ ended() {
     end_report
     if [ "$status" != 0 ] && [ -n "$STEP" ]; then
         printf '%s stopped in step %d, %s. The same command goes on there.\n' "$COMMAND" "$NUMBER" "$STEP" >&2
-        if [ -n "$CLIENTS_WAIT" ]; then printf 'CLIENTS WAIT at the pooler until that command has ended.\n' >&2; fi
+        if [ -n "$CLIENTS_WAIT" ]; then printf 'CLIENTS WAIT at the pooler until that command has done its step resume.\n' >&2; fi
         sql "$FROM" postgres "SELECT format('The slot %s holds back the WAL at $FROM. If you give the move up, drop the slot, as the book says under
 \"When a step dies\": SELECT pg_drop_replication_slot(%L);', slot_name, slot_name)
             $OUR_SLOT" >&2 2>/dev/null || true
