@@ -1,8 +1,7 @@
 //! Owns the wire form of PostgreSQL's `interval`: 16 bytes, microseconds, days, months.
 //!
 //! Invariant: a `Duration` goes out as microseconds alone, so that the length of a day or a month
-//! never matters. An answer counts a day as 24 hours and a month as 30 days; nothing negative leaves
-//! this file.
+//! never matters. An answer counts a day as 24 hours and a month as 30 days; nothing negative leaves this file.
 
 use std::error::Error;
 use std::time::Duration;

@@ -100,7 +100,7 @@ async fn empty(database: &Database, tables: &[&str]) -> Result<()> {
 
 /// Claims of each side before it is measured with checkpoints: more than a minute's.
 const GROWN: u32 = 1_000_000;
-/// Two checkpoints, at the same pace on each side, so that as much is written between them.
+/// A minute for two checkpoints, at the same pace on each side, so that as much is written between them.
 const PACE: Until = Until::Paced(60, 2_000);
 
 /// A server that makes a checkpoint each 30 s.

@@ -61,9 +61,9 @@ pub enum Acted {
         /// Why.
         error: String,
     },
-    /// Another holder has the lease, or the lease could not be kept alive. Nothing was written, unless the database went
-    /// away during the commit. Look at the row: the action may be finished, also by an earlier run. If it is not, delete
-    /// what the work made outside the database.
+    /// Another holder has the lease, or the lease could not be kept alive. Nothing was written, unless the commit was
+    /// on its way when the lease ended. Look at the row: the action may be finished, also by an earlier run. If it is
+    /// not, delete what the work made outside the database.
     LeaseLost,
 }
 
@@ -142,9 +142,9 @@ impl ActionRunner {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses, or fails for good. The row is released then, or reverted
-    /// by a sweep after its lease. For a requester without a claim state a commit whose answer was lost is an error, too:
-    /// look at the row.
+    /// Any error of a database that cannot be reached, refuses, or fails for good. The row is released then, or a sweep
+    /// reverts it after its lease. If the commit had no answer, such as in a failover, the action may be finished: look
+    /// at the row. For a requester without a claim state a commit whose answer was lost is always an error.
     pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
         P: Begin,
@@ -169,8 +169,7 @@ impl ActionRunner {
             ActionClaim::Unclaimed => return self.unclaimed(pool, &mut work).await,
         };
         let watch = Watch::new(pool, &self.pace.backoff, &action, since);
-        let finish = self.under_lease(pool, &watch, &mut work);
-        let released = match watch.run(finish).await {
+        let released = match watch.run(self.under_lease(&watch, &mut work)).await {
             Some(Ok(ActionEnd::Finished { status, version })) => {
                 return Ok(Acted::Finished { status, version });
             }
@@ -187,7 +186,6 @@ impl ActionRunner {
     /// The work and the finish in one transaction, again and again until the end is known.
     async fn under_lease<P, W, F>(
         &self,
-        pool: &P,
         watch: &Watch<'_, P>,
         work: &mut W,
     ) -> Result<ActionEnd, JobFailure>
@@ -196,16 +194,15 @@ impl ActionRunner {
         W: FnMut(Option<Action>, OpenTransaction) -> F,
         F: Future<Output = Result<Option<Json>, JobFailure>>,
     {
-        let action = watch.action;
         let mut failures = self.pace.backoff.failures();
         loop {
             let attempt = async {
                 if watch.is_cancelling() {
                     return Ok(ActionEnd::Cancelling);
                 }
-                let transaction = pool.begin().await?;
-                let patch = work(Some(action.clone()), transaction.clone()).await?;
-                let end = action.finish(&transaction, patch.as_ref()).await?;
+                let transaction = watch.begin().await?;
+                let patch = work(Some(watch.action.clone()), transaction.clone()).await?;
+                let end = watch.finish(&transaction, patch.as_ref()).await?;
                 if end != ActionEnd::Cancelling {
                     watch.commit(transaction).await?;
                 }
@@ -233,14 +230,17 @@ impl ActionRunner {
         let mut step = Transition::to(to);
         step.requester.clone_from(&self.options.requester);
         step.version = self.options.version;
-        let mut failures = self.pace.backoff.failures();
+        let backoff = &self.pace.backoff;
+        let mut failures = backoff.failures();
         loop {
             let attempt = async {
-                let transaction = pool.begin().await?;
+                let transaction = backoff.in_time(pool.begin()).await?;
                 step.patch = work(None, transaction.clone()).await?;
-                let moved = self.row.transition(&transaction, &step).await?;
+                let moved = backoff
+                    .in_time(self.row.transition(&transaction, &step))
+                    .await?;
                 if matches!(moved, Transitioned::Moved { .. }) {
-                    transaction.end().await?;
+                    backoff.in_time(transaction.end()).await?;
                 }
                 Ok(moved)
             };

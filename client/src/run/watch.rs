@@ -14,7 +14,7 @@ use super::job::JobFailure;
 use super::panics::caught;
 use super::storable;
 use super::test_mode::OpenTransaction;
-use crate::{Action, Autocommit, Backoff, Error, Executor, Kind};
+use crate::{Action, ActionEnd, Backoff, Begin, Error, Executor, Json, Kind};
 
 /// An action, watched.
 pub(super) struct Watch<'a, P> {
@@ -27,7 +27,7 @@ pub(super) struct Watch<'a, P> {
     heard: Mutex<Instant>,
 }
 
-impl<'a, P: Autocommit> Watch<'a, P> {
+impl<'a, P: Begin> Watch<'a, P> {
     pub(super) fn new(
         pool: &'a P,
         backoff: &'a Backoff,
@@ -59,7 +59,7 @@ impl<'a, P: Autocommit> Watch<'a, P> {
     /// Extends the lease and notes a cancellation.
     pub(super) async fn look<E: Executor>(&self, exec: &E) -> Result<Duration, Error> {
         let asked = Instant::now();
-        let extended = self.action.extend(exec, None).await?;
+        let extended = self.backoff.in_time(self.action.extend(exec, None)).await?;
         if extended.cancelling {
             self.cancelling.store(true, Ordering::Relaxed);
         }
@@ -68,8 +68,22 @@ impl<'a, P: Autocommit> Watch<'a, P> {
         Ok(extended.lease_left)
     }
 
-    /// Commits the transaction that ends the action. If the commit has no answer, the lease is asked how it ended, until
-    /// there is an answer or the lease ends.
+    pub(super) async fn begin(&self) -> Result<OpenTransaction, Error> {
+        self.backoff.in_time(self.pool.begin()).await
+    }
+
+    pub(super) async fn finish(
+        &self,
+        transaction: &OpenTransaction,
+        patch: Option<&Json>,
+    ) -> Result<ActionEnd, Error> {
+        self.backoff
+            .in_time(self.action.finish(transaction, patch))
+            .await
+    }
+
+    /// Commits a transaction that has extended the lease or finished the action. If the commit has no answer, an
+    /// extension of the lease waits until that transaction is over, and tells whether the action is finished.
     pub(super) async fn commit(&self, transaction: OpenTransaction) -> Result<(), Error> {
         let committed = self.backoff.in_time(transaction.end()).await;
         match &committed {
@@ -134,7 +148,7 @@ impl<'a, P: Autocommit> Watch<'a, P> {
     }
 }
 
-impl<P: Autocommit> Leased for Watch<'_, P> {
+impl<P: Begin> Leased for Watch<'_, P> {
     fn name(&self) -> String {
         format!("{:?}, step {}", self.action.row(), self.action.step_key())
     }

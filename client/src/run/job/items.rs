@@ -55,9 +55,9 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
     /// One item, or the end of the job.
     async fn turn(&mut self) -> Result<Option<End>, JobFailure> {
         let action = self.watch.action;
-        let transaction = self.watch.pool.begin().await?;
+        let transaction = self.watch.begin().await?;
         let item = self.job.next(&transaction, action).await?;
-        transaction.end().await?;
+        self.watch.backoff.in_time(transaction.end()).await?;
         if self.watch.silence() >= self.check_every {
             self.watch.look(self.watch.pool).await?;
         }
@@ -90,7 +90,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         let Some(item) = self.at_hand.as_ref() else {
             return Ok(true);
         };
-        let transaction = self.watch.pool.begin().await?;
+        let transaction = self.watch.begin().await?;
         self.watch.look(&transaction).await?;
         if self.watch.is_cancelling() {
             return Ok(false);
@@ -98,15 +98,11 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         self.job.save(&transaction, item, made).await?;
         // Until the commit is answered the item may be saved, so its artifact must not be deleted.
         let item = self.at_hand.take();
-        match transaction.end().await {
-            Ok(()) => Ok(true),
-            Err(error) => {
-                if error.rolled_back() {
-                    *self.at_hand = item;
-                }
-                Err(error.into())
-            }
+        let saved = self.watch.commit(transaction).await;
+        if matches!(&saved, Err(error) if error.rolled_back()) {
+            *self.at_hand = item;
         }
+        Ok(saved.map(|()| true)?)
     }
 
     /// The end of the action and the job's last writes, together.
@@ -122,9 +118,9 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
     }
 
     async fn finish_once(&mut self, patch: Option<&Json>) -> Result<End, JobFailure> {
-        let transaction = self.watch.pool.begin().await?;
+        let transaction = self.watch.begin().await?;
         // The row before the items: the lock order.
-        let end = self.watch.action.finish(&transaction, patch).await?;
+        let end = self.watch.finish(&transaction, patch).await?;
         if matches!(end, ActionEnd::Finished { .. }) {
             self.job.finish(&transaction).await?;
             self.watch.commit(transaction).await?;

@@ -56,8 +56,8 @@ pub trait Job: Send + Sync {
         item: &Self::Item,
     ) -> impl Future<Output = Result<Self::Made, JobFailure>> + Send;
 
-    /// Marks the item as done, then charges for it, in this order. After a lost race this runs again, in a new
-    /// transaction.
+    /// Marks the item as done, then, if that changed its row, charges for it. After a lost race this runs again, in a
+    /// new transaction.
     fn save(
         &mut self,
         transaction: &OpenTransaction,

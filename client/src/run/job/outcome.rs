@@ -63,7 +63,7 @@ pub enum JobOutcome {
         /// Why.
         error: String,
     },
-    /// Another holder has the lease, or the lease could not be kept alive; the job was stopped here. If the database went
-    /// away during the last commit, the job may be finished: look at the row.
+    /// Another holder has the lease, or the lease could not be kept alive; the job was stopped here. If its last
+    /// commit was on its way when the lease ended, the job may be finished: look at the row.
     LeaseLost,
 }

@@ -536,12 +536,18 @@ class Actions(unittest.TestCase):
 
     def test_an_action_whose_commit_is_not_answered_is_finished_once(self) -> None:
         with Proxy(URL) as proxy:
-            row, what = self.billing(), new_key()
-            proxy.cut("COMMIT")
-            acted = act(Connections(proxy.url), row, "close", lambda _: what, note, requester="clerk")
+            row, what, patched = self.billing(), new_key(), []
+
+            def patch(_: Any) -> None:
+                patched.append(what)
+                # The first release is lost, too.
+                proxy.cut(*(("COMMIT",) if len(patched) == 1 else ("action_release", 1, False)))
+
+            on = Connections(proxy.url)
+            acted = act(on, row, "close", lambda _: what, note, requester="clerk", patch=patch)
             self.assertEqual((acted.outcome, acted.result, noted(what)), ("finished", what, 1))
             # The repeated finish, and the release, which tells whose end that was.
-            self.assertEqual(proxy.refusals, ["ON006", "ON006"])
+            self.assertEqual((proxy.refusals, len(patched)), (["ON006", "ON006"], 2))
 
     def test_what_something_else_has_done_already_is_no_end_of_the_action(self) -> None:
         row, states = self.billing(), ["40001", "ON006"]

@@ -11,9 +11,9 @@ from decimal import Decimal
 from typing import Any
 
 from .document import Document, storable, text_of
-from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
+from .errors import AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable
 from .executor import method, operation
-from .flow import Beat, Flow, Invoke, Seconds, Under, ask, in_transaction, interval, log, tell
+from .flow import Beat, Flow, Invoke, Seconds, Under, ask, in_transaction, interval, log
 from .key import InProgress
 
 Id = str | int | Decimal | uuid.UUID
@@ -160,8 +160,8 @@ class Action:
     @method
     def release(self, error: str | None = None) -> Flow[Released]:
         """Moves the row back, from its claim state to revert_to."""
-        told = yield from tell(RELEASE, **self._fence, error=None if error is None else storable(error))
-        return Released(told[0].status, told[0].version) if told else Released(None, None)
+        (row,) = yield from ask(RELEASE, **self._fence, error=None if error is None else storable(error))
+        return Released(row.status, row.version)
 
     @property
     def beat(self) -> Beat:
@@ -219,7 +219,7 @@ def act(
         try:
             yield from action.release.flow(repr(error))
         except AlreadyDone:
-            if made and isinstance(error, AlreadyDone | Unavailable):
+            if made and isinstance(error, OnceError):
                 return Acted("finished", result=made[0])  # its COMMIT was carried out, and not answered
         except (LeaseLost, Conflict, Unavailable) as left:
             log.warning("%s %s is left to its lease: %s", row.machine, row.id, left)
