@@ -100,9 +100,9 @@ pub async fn remake(database: &Database, keys: u64) -> Result<()> {
                 "plpgsql.key" if keys > MOST_FOR_PLPGSQL => {}
                 "plpgsql.key" => {
                     let others = [("fingerprint", printed.as_str())];
-                    fill(database, into, id, keys, &spread, &others).await?;
+                    fill(SMALL, database, into, id, keys, &spread, &others).await?;
                 }
-                _ => fill(database, into, id, keys, &spread, &[]).await?,
+                _ => fill(SMALL, database, into, id, keys, &spread, &[]).await?,
             }
         }
         client.batch_execute(LEAN).await?;
@@ -153,16 +153,14 @@ pub async fn remake_finished(database: &Database, keys: u64) -> Result<()> {
 async fn remake_ours(database: &Database, keys: u64, times: &str) -> Result<()> {
     let client = &database.client;
     client.batch_execute("TRUNCATE once.key").await?;
-    client
-        .execute(TEMPLATE, &[&SMALL, &REQUEST, &RESPONSE])
-        .await
-        .context("the template key")?;
     let large: String = client.query_one(LARGE_RESPONSE, &[]).await?.get(0);
-    client
-        .execute(TEMPLATE, &[&LARGE, &REQUEST, &large])
-        .await
-        .context("the large template key")?;
-    fill(database, IDS[0].0, IDS[0].1, keys, times, &[]).await?;
+    for (name, response) in [(SMALL, RESPONSE), (LARGE, &*large)] {
+        client
+            .execute(TEMPLATE, &[&name, &REQUEST, &response])
+            .await
+            .with_context(|| format!("the key {name}"))?;
+    }
+    fill(SMALL, database, IDS[0].0, IDS[0].1, keys, times, &[]).await?;
     Ok(client.batch_execute("VACUUM ANALYZE once.key").await?)
 }
 
@@ -183,27 +181,16 @@ pub async fn fill_up(database: &Database, due: Due, keys: u64, round: &str) -> R
     let past = format!("t.COLUMN - interval '{past}'");
     if missing > 0 {
         let into = IDS[0].0;
-        fill_from(template, database, into, &id, missing, &past, &others).await?;
+        fill(template, database, into, &id, missing, &past, &others).await?;
         database.client.batch_execute("VACUUM once.key").await?;
     }
     database.client.batch_execute("CHECKPOINT").await?;
     Ok(())
 }
 
-async fn fill(
-    database: &Database,
-    into: &str,
-    id: &str,
-    keys: u64,
-    times: &str,
-    others: &[(&str, &str)],
-) -> Result<()> {
-    fill_from(SMALL, database, into, id, keys, times, others).await
-}
-
 /// Copies a template `keys` times. `times` is what becomes of a column of times; `others` replaces
 /// further columns.
-async fn fill_from(
+async fn fill(
     template: &str,
     database: &Database,
     into: &str,
