@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::database::Database;
+use crate::database::{Database, SNAPSHOT};
 use crate::measured::{Among, Asked, Case};
 use crate::pgbench::Until;
 use crate::rounds::{Before, Contender, Contest};
@@ -10,6 +10,8 @@ use crate::stock::MOST_FOR_PLPGSQL;
 
 /// Of raw SQL that makes the same writes, and of a SELECT that reads the same row.
 const OF_RAW: Asked = Asked::Cpu(1.0);
+/// Of the same without the snapshot; the median of two equal sides of nine rounds differs by as much.
+const UNCHANGED: Asked = Asked::Cpu(0.97);
 /// Of the application pattern's 8 round trips.
 const OF_APPLICATION: Asked = Asked::Throughput(2.2);
 /// "More than": two decimals are told.
@@ -21,6 +23,7 @@ pub const RAW: &str = "raw INSERT + UPDATE";
 pub const LEAN: &str = "raw INSERT + UPDATE, a lean table";
 pub const PLPGSQL: &str = "PL/pgSQL functions";
 pub const APPLICATION: &str = "application, 8 round trips";
+const HELD: &str = "pg_once, an old snapshot held";
 const SELECT: &str = "raw SELECT by primary key";
 const LEAN_SELECT: &str = "raw SELECT, a lean table";
 
@@ -107,10 +110,30 @@ pub async fn with_stock(database: &Database, keys: u64) -> Result<Vec<Case>> {
         Contender::of(SELECT, script!("in_progress_raw"), None),
         Contender::of(PLPGSQL, script!("in_progress_plpgsql"), None),
     ];
-    Ok(vec![
+    let fingerprint = vec![
+        Contender::of(ONCE, script!("replay_fingerprint_once"), None),
+        Contender::of(SELECT, script!("replay_fingerprint_raw"), Some(OF_RAW)),
+    ];
+    let held = vec![
+        Contender {
+            setup: SNAPSHOT,
+            ..Contender::of(HELD, script!("claim_complete_once"), None)
+        },
+        Contender {
+            setup: "COMMIT",
+            ..Contender::of(ONCE, script!("claim_complete_once"), Some(UNCHANGED))
+        },
+    ];
+    let cases = vec![
         contest("replay", replay).run(database).await?,
+        contest("replay with a fingerprint, of 1,000 keys", fingerprint)
+            .run(database)
+            .await?,
         contest("in_progress", in_progress).run(database).await?,
-        // Last: it makes the tables grow.
+        // Last: they make the tables grow.
         contest(TWO_CALLS, claims()).run(database).await?,
-    ])
+        contest(TWO_CALLS, held).run(database).await?,
+    ];
+    database.client.batch_execute("COMMIT").await?;
+    Ok(cases)
 }

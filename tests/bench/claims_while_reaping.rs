@@ -49,7 +49,9 @@ pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> R
         }
         stock::remake_finished(database, keys).await?;
         for due in [Due::Deletion, Due::Emptying] {
-            results.figures.extend(sweep(database, keys, due).await?);
+            results
+                .figures
+                .extend(sweep(database, keys, due, "").await?);
         }
     }
     // Large answers only where there is a stock.
@@ -90,19 +92,27 @@ pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> R
         results.figures.extend(figure);
         let case = Case::of(&name, among, vec![beside, alone.clone()]);
         results.cases.push(case);
+        // Their latency is told once.
+        alone.times.clear();
     }
     Ok(())
 }
 
 /// What it costs to delete or empty keys that are due, right after a checkpoint: as many as a tenth of the `keys`
-/// finished ones beside them, or a hundredth where their answers are large.
-pub async fn sweep(database: &Database, keys: u64, due: Due) -> Result<[Figure; 3]> {
+/// finished ones beside them, or a hundredth where their answers are large. Another session holds what `begin` begins.
+pub async fn sweep(database: &Database, keys: u64, due: Due, begin: &str) -> Result<[Figure; 3]> {
     let (count, what, asked) = match due {
         Due::Deletion => (keys / 10, "expired keys", true),
         Due::Emptying => (keys / 100, "keys with 2.6 kB of answer, emptied", false),
     };
     stock::fill_up(database, due, count, "of the sweep").await?;
-    let session = database.connect().await?;
+    let (holder, session) = (database.connect().await?, database.connect().await?);
+    holder.batch_execute(begin).await?;
+    let held = if begin.is_empty() {
+        ""
+    } else {
+        ", an old snapshot held"
+    };
     let spent = async || cpu::so_far(database)?.context("/proc does not tell the CPU time");
     let (log, cpu, begin) = (
         database.number(POSITION).await?,
@@ -119,7 +129,7 @@ pub async fn sweep(database: &Database, keys: u64, due: Due) -> Result<[Figure; 
     let (log, cpu) = (database.number(POSITION).await? - log, spent().await? - cpu);
     let of = |figure| {
         format!(
-            "sweep of {} {what}{}: {figure}",
+            "sweep of {} {what}{}{held}: {figure}",
             table::grouped(count as f64),
             table::size(Among::FinishedKeys(keys))
         )

@@ -42,6 +42,9 @@ pub const TABLES: [&str; 5] = [
     "application.key",
 ];
 
+/// Begins a transaction that holds its snapshot.
+pub const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
+
 /// A running server and one connection to it.
 pub struct Database {
     cluster: Cluster,

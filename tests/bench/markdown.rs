@@ -80,10 +80,7 @@ fn write(results: &Results, text: &mut String) -> std::fmt::Result {
         }
     }
     if !results.all_latencies().is_empty() {
-        writeln!(
-            text,
-            "\n| Latency | callers (a sample) | p50 | p99 | p999 |"
-        )?;
+        writeln!(text, "\n| Latency | calls measured | p50 | p99 | p999 |")?;
         writeln!(text, "|---|--:|--:|--:|--:|")?;
         for of in results.all_latencies() {
             let [p50, p99, p999] = of.times();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::database::Database;
+use crate::database::{Database, SNAPSHOT};
 use crate::measured::{Among, Asked, Case, Runs};
 use crate::outbox::drain::Drain;
 use crate::outbox::place::Place;
@@ -46,9 +46,7 @@ pub async fn after_a_backlog(database: &Database) -> Result<Case> {
     let mut normal = Runs::none("pg_once, never behind", Some(OF_NORMAL));
     Side::Once.make(&down.client, "down").await?;
     let holder = down.connect().await?;
-    holder
-        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
-        .await?;
+    holder.batch_execute(SNAPSHOT).await?;
     // The janitor comes while it is down.
     let tenth = events / 10;
     for _ in 0..10 {

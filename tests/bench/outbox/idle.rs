@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::database::Database;
+use crate::database::{Database, SNAPSHOT};
 use crate::measured::{Figure, median};
 use crate::outbox::place::Place;
 use crate::outbox::side::{Keyed, Side, Worker};
@@ -18,7 +18,6 @@ const EVENTS: u64 = 2_000;
 /// Of a round.
 const TAKES: Until = Until::Transactions(10_000);
 
-const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
 /// What a statement costs that does nothing, on this machine.
 const NOTHING: &str = "SELECT 1;";
 /// Takes and nacks at most $2 events.

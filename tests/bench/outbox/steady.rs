@@ -7,7 +7,7 @@
 use anyhow::{Result, ensure};
 use tokio_postgres::Client;
 
-use crate::database::Database;
+use crate::database::{Database, SNAPSHOT};
 use crate::measured::{Among, Asked, Case, Results, Runs, Series};
 use crate::outbox::flow::{Flow, Flowed, Until};
 use crate::outbox::place::Place;
@@ -47,10 +47,7 @@ impl Hold {
 
     async fn begin(self, holder: &Client, side: Side, queue: &str) -> Result<()> {
         match self {
-            Self::Snapshot => {
-                let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
-                Ok(holder.batch_execute(begin).await?)
-            }
+            Self::Snapshot => Ok(holder.batch_execute(SNAPSHOT).await?),
             Self::Writer => {
                 holder.batch_execute("BEGIN").await?;
                 let producer = Producer::new(side, holder, queue, Keyed::No).await?;
