@@ -46,7 +46,7 @@ COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, re
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the finish that ended it. 0: none.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
 COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive sweeps that could not revert the row; each doubles the wait until the next try.';
-COMMENT ON COLUMN once.action_lease.attempts IS 'Claims of this step since the row last finished an action; 0 for an adopted row.';
+COMMENT ON COLUMN once.action_lease.attempts IS 'Consecutive claims of this step without a finish; 0 for an adopted row.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
 COMMENT ON COLUMN once.action_lease.machine IS 'Name of the machine.';
@@ -99,7 +99,7 @@ CREATE FUNCTION once.action_finish(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, json) IS
 $$Ends an action that succeeded, in the transaction of its writes; call it first there. patch: a JSON object of other columns to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, release, tear down).
-Errors: ON001 the lease is lost: delete what the action made outside the database, unless the HINT says to look first; ON006 this token has finished it already; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
+Errors: ON001 the lease is lost: delete what the action made outside the database, unless the HINT says to look first; ON006 this token has finished it already; ON002 a trigger or policy suppresses the update; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_finish(
     machine text, id "any", token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
@@ -112,7 +112,7 @@ CREATE FUNCTION once.action_release(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
 $$Gives a row back after a failure or for a teardown: claim_into -> revert_to. error: stored with the lease. A repeated call answers the same for 24 hours, or until the next claim if that comes first.
-Errors: ON001 the lease is lost; ON006 the action is finished; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
+Errors: ON001 the lease is lost; ON006 the action is finished; ON002 a trigger or policy suppresses the update; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_release(
     machine text, id "any", token bigint, error text = NULL, OUT status text, OUT version bigint)
@@ -143,7 +143,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), and the last error. next: what happens next, and by whom. attempts: claims of this step since the row last finished an action. Without a lease, holder, claimed_at and lease_left are NULL; a missing id has no row. Ignores owners and rights on the table; never shows a token. Writes nothing.
+$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. Without a lease, holder, claimed_at and lease_left are NULL; a missing id has no row. Ignores owners and rights on the table; never shows a token. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(
@@ -161,5 +161,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Within each machine the lease that ends first comes first. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Within each machine they come in the order in which a sweep looks at them, roughly that of their ends. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

@@ -9,7 +9,7 @@
 --   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
 -- One statement sets an item's marker and credits the wallet, so no money is given back twice.
 --
--- Lock order: see machine.sql. Every write to once.cancel and once.refund holds the machine row's lock.
+-- Lock order: see machine.sql. Each write to once.cancel and once.refund holds the machine row's lock, if it has a row.
 
 CREATE TABLE once.cancel (
     machine        text        COLLATE "C" NOT NULL,
@@ -25,15 +25,15 @@ CREATE TABLE once.cancel (
     CONSTRAINT cancel_pkey PRIMARY KEY (machine, row_id)
 ) WITH (fillfactor = 90);
 CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
-COMMENT ON TABLE once.cancel IS 'One row per teardown, with its progress. Reached through the cancel_* functions only.';
+COMMENT ON TABLE once.cancel IS 'The last teardown of each row of a machine, with its progress. Reached through the cancel_* functions only.';
 COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
 COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at the request; an id of another table is another row.';
 COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when the extension found a flag that was set by hand.';
-COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: not yet.';
+COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: it has not.';
 COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
 COMMENT ON COLUMN once.cancel.pass IS 'Number of the last refund that marked something; the first refund counts even if it marked nothing. 0: no refund yet.';
-COMMENT ON COLUMN once.cancel.confirmed_pass IS 'The last pass whose artifacts are deleted.';
+COMMENT ON COLUMN once.cancel.confirmed_pass IS 'The last pass that cancel_confirm confirmed; 0: none.';
 COMMENT ON COLUMN once.cancel.items_total IS 'Items that refunds of this teardown have marked.';
 COMMENT ON COLUMN once.cancel.amount_total IS 'Amount that this teardown has credited.';
 
@@ -83,7 +83,7 @@ CREATE FUNCTION once.cancel_refund(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
 $$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of the items for which when is true, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: some items are undecided; pass: for cancel_confirm.
-Errors: ON002 the row is not flagged, is leased or in another terminal status, or a trigger or policy suppresses an update or changes an item; 22023 an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
+Errors: ON002 the row is not flagged, is leased or in another terminal status, or a trigger or policy suppresses an update or changes an item; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id "any", max_items integer = NULL,
@@ -122,8 +122,8 @@ CREATE FUNCTION once.cancel_finish(
     OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, text, json) IS
-$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items. It waits for all writers of the row's items; with the guard off, it does not, and misses uncommitted changes.
-Errors: ON005 an item is undecided or the last pass is not confirmed; ON002 as cancel_refund; 42704 no such machine; 40P01, 55P03, 40001: run the whole transaction again.$$;
+$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items. It waits for all writers of the row's items; with the guard off it misses uncommitted changes.
+Errors: ON005 an item is undecided or the last pass is not confirmed; ON002 as cancel_refund; 22023 bad argument; 42704 no such machine; 40P01, 55P03, 40001: run the whole transaction again.$$;
 
 CREATE FUNCTION once.cancel_finish(
     machine text, id "any", patch json = NULL,
@@ -145,7 +145,7 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items for which when is true. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again after a TRUNCATE has the refunds of both rows. Reads as the tables' owner.
+$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items for which when is true. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again (after a DELETE or TRUNCATE) has the refunds of both rows. Reads as the tables' owner.
 Errors: 42704 no such machine; 22023 the machine declares no refund; 55000 in a session with temporary objects.$$;
 
 CREATE FUNCTION once.cancel_audit(

@@ -1,6 +1,6 @@
 -- janitor: bounded passes over rows that are due.
 --
--- Every task takes at most max rows with SKIP LOCKED, in the caller's transaction, and may run from many sessions at
+-- Every task takes about max rows with SKIP LOCKED, in the caller's transaction, and may run from many sessions at
 -- once. Three tasks push stuck work forward: action_release, key_abandon and outbox_requeue. The others free space.
 -- Times come from the extension's one clock (pg_ext/src/clock.rs). docs/how-to/schedule.md has a table of the tasks.
 
@@ -36,13 +36,13 @@ CREATE FUNCTION once.sweep(
     OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer, text, text) IS
-$$One bounded pass: up to max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Waits for each lock up to once.sweep_lock_timeout and skips locked rows. machine: only with action_release, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
+$$One bounded pass: about max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Waits for each lock up to once.sweep_lock_timeout and skips locked rows. machine: only with action_release, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
 Errors: 22023 bad argument, unknown task; 42704 no such machine; 25006 read-only; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)
 LANGUAGE c AS 'MODULE_PATHNAME', 'pg_once_sweep_all';
 COMMENT ON PROCEDURE once.sweep_all(integer) IS
-$$Runs every sweep task until nothing more is waiting, and commits after each batch of max (1 to 1000000) rows: CALL once.sweep_all(). Sends a NOTICE for each task with work, and every five seconds. A failed task is counted, and the others go on. Ends after 20 rounds if rows become due all the time. May run from many sessions at once.
+$$Runs every sweep task until nothing more is waiting, and commits after each batch of about max (1 to 1000000) rows: CALL once.sweep_all(). Sends a NOTICE for each task with work, and every five seconds. A failed task is counted, and the others go on. Ends after 20 rounds if rows become due all the time. May run from many sessions at once.
 Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * FROM once.sweep() works there), 22023 bad argument, 25006 in a read-only session, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.janitor_status(

@@ -24,7 +24,7 @@ CREATE SCHEMA once;
 COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';
 
 -- One row per logical request. Completing a key in its first lease changes no indexed column, so it is a HOT update
--- (a row of more than 800 bytes changes reap_stage). fillfactor leaves room for the new version on the row's page:
+-- (more than 800 bytes of contents change reap_stage). fillfactor leaves room for the new version on the row's page:
 -- measured with 90, 97 to 100 % of the updates are HOT; with 60, 98.6 to 100 %, but the table is half as large again.
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
 -- The time of a UUIDv7 or ULID at the end of the key replaces the first four, so that new rows share few index pages.
@@ -70,13 +70,13 @@ COMMENT ON COLUMN once.key.token IS 'Token of the present or last lease: the ser
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt began; max_lease_life counts from here.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'Lane 0: when its first lease ends. Lane 1: when it is due for key_take_abandoned (infinity: parked by a call).';
-COMMENT ON COLUMN once.key.reap_at IS 'From this time on a sweep reads the key. Stage 0: the earliest end of gone_for (key_reap). Stage 1: the expiry (key_tombstone).';
+COMMENT ON COLUMN once.key.look_at IS 'Lane 0: when the first lease ends, without its extensions; of a key that was in lane 1: when it was finished. Lane 1: when it is due for key_take_abandoned (infinity: parked by a call).';
+COMMENT ON COLUMN once.key.reap_at IS 'From this time on a sweep reads the key. Stage 0: at or before the earliest end of gone_for (key_reap). Stage 1: the expiry (key_tombstone).';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone, emptied.';
-COMMENT ON COLUMN once.key.reap_stage IS '0: deleted as a whole by key_reap; 1: finished with more than 800 bytes, which key_tombstone empties at the expiry.';
+COMMENT ON COLUMN once.key.reap_stage IS '0: deleted as a whole by key_reap; 1: finished with more than 800 bytes of state, request and answer, which key_tombstone empties at the expiry.';
 COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote the 1 (a later one reads it as 2); 2 yes, in an earlier one.';
@@ -96,7 +96,7 @@ COMMENT ON COLUMN once.key.request IS 'The request of the first claim, where the
 COMMENT ON COLUMN once.key.resolved_attempt IS 'The parked attempt of the last key_resolve; NULL: none yet.';
 COMMENT ON COLUMN once.key.resolved_verdict IS 'The verdict of the last key_resolve: r retry, c complete, a abort; NULL: none yet.';
 
--- A foreign call inside a request. Deleted with its key.
+-- A foreign call inside a request. Deleted with its key, or when key_tombstone empties the key.
 CREATE TABLE once.key_step (
     key_id      uuid        NOT NULL,
     step        text        COLLATE "C" NOT NULL,
@@ -118,7 +118,7 @@ COMMENT ON COLUMN once.key_step.key_id IS 'The key of the step: once.key.id.';
 COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.';
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
 COMMENT ON COLUMN once.key_step.begun IS 'Attempts that began this version of the step.';
-COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the newest first.';
+COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the on_abort events in reverse.';
 COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in which on_complete steps ended.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began it.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
@@ -157,8 +157,8 @@ COMMENT ON COLUMN once.scope.max_attempts IS 'Attempts until a key is parked; NU
 COMMENT ON COLUMN once.scope.keep_request IS 'True: once.key keeps the request of the first claim; false or NULL: it does not.';
 COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.';
 COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. The oid counts in the incarnation that wrote it. Elsewhere (after a restore) the name counts, and without a role of that name only superusers may use the scope.';
-COMMENT ON COLUMN once.scope.owner_name IS 'The name of the owner.';
-COMMENT ON COLUMN once.scope.owner_incarnation IS 'The database''s incarnation when the owner was set (once.incarnation, with the system identifier); NULL: no owner.';
+COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name, brought up to date by sweeps and by calls that set options or rights; NULL: no owner.';
+COMMENT ON COLUMN once.scope.owner_incarnation IS 'The incarnation in which the owner''s oid counts (once.incarnation, with the system identifier); NULL: no owner.';
 
 -- The progress of the sweep task key_abandon (key/abandon.rs). Without rows it reads everything from the beginning, so
 -- neither table is dumped.
@@ -168,7 +168,7 @@ CREATE TABLE once.key_mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
 COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when the mark moved on, and that may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'Of the mark: every key with look_at up to here is finished or was moved to lane 1. Of a transaction: the keys that it claimed have a later look_at.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'Of the mark: every key with look_at up to here is finished, in lane 1 or in once.key_locked, or a transaction of waits_for claimed it. Of a transaction: the keys that it claimed have a later look_at.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -251,7 +251,7 @@ CREATE FUNCTION once.key_step_done(
     OUT recorded boolean, OUT result json)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step_done';
 COMMENT ON FUNCTION once.key_step_done(text, text, bigint, text, json, json, json) IS
-$$Records that a foreign call ended, and its result. recorded: false if another attempt recorded the end; result is then that attempt's. Raises a WARNING if this transaction began the step: commit after key_step.
+$$Records that a foreign call ended, and its result. recorded: false if the end was recorded by another attempt or with other arguments; result: as stored. Raises a WARNING if this transaction began the step: commit after key_step.
 on_complete, on_abort: {"topic": ..., "payload": ..., "order_key": ...}, events that key_complete and key_abort emit; on_abort NULL keeps key_step's event.
 Errors: ON001 the lease is lost, ON006 this token has recorded this end or finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or a topic has another owner.$$;
 
@@ -274,7 +274,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease had expired at the last sweep (key_abandon). It skips parked and locked keys; above READ COMMITTED also keys that have changed since the snapshot. request is filled where the scope has keep_request. A holder whose leases are alive gets these keys again, and no new ones.
+$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired (a first lease: before the last sweep, key_abandon). It skips parked and locked keys; above READ COMMITTED also keys that have changed since the snapshot. request is filled where the scope has keep_request. A holder whose leases are alive gets these keys again, and no new ones.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(

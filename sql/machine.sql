@@ -40,9 +40,9 @@ COMMENT ON COLUMN once.machine.items IS 'The table of the items that cancel_refu
 COMMENT ON COLUMN once.machine.wallet IS 'The table that cancel_refund credits.';
 COMMENT ON COLUMN once.machine.guarded IS 'True: machine_guard was turned on, so the triggers should be there.';
 COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the machine. In another incarnation (a restore) the role of the stored name counts; without such a role only superusers may.';
-COMMENT ON COLUMN once.machine.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
+COMMENT ON COLUMN once.machine.owner_name IS 'As once.scope.owner_name.';
 COMMENT ON COLUMN once.machine.owner_incarnation IS 'As once.scope.owner_incarnation.';
-COMMENT ON COLUMN once.machine.definition IS 'The normalised definition without the tables'' names and the owner: predicates with every name qualified, leases as text and in microseconds (lease_us).';
+COMMENT ON COLUMN once.machine.definition IS 'The normalised definition without the tables'' names and the owner: predicates with every name qualified, intervals as text and in microseconds (lease_us, history_us).';
 COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports if another table has such a name now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
@@ -73,7 +73,7 @@ COMMENT ON COLUMN once.machine_move.row_id IS 'Id of the machine''s row, as text
 COMMENT ON COLUMN once.machine_move.from_status IS 'The status before the move.';
 COMMENT ON COLUMN once.machine_move.to_status IS 'The new status.';
 COMMENT ON COLUMN once.machine_move.how IS 'transition, claim, finish, release, sweep, cancel or by_hand.';
-COMMENT ON COLUMN once.machine_move.requester IS 'The requester that the call named; NULL: none.';
+COMMENT ON COLUMN once.machine_move.requester IS 'The requester of the call, or of the claim that it ended; NULL: none.';
 COMMENT ON COLUMN once.machine_move.holder IS 'The holder of the lease; NULL: none.';
 COMMENT ON COLUMN once.machine_move.role IS 'The calling role (current_user).';
 SELECT pg_catalog.pg_extension_config_dump('once.machine_move', '');

@@ -38,7 +38,7 @@ CREATE TABLE once.series (
     series  integer NOT NULL CONSTRAINT series_pkey PRIMARY KEY,
     incarnation bigint NOT NULL
 );
-COMMENT ON TABLE once.series IS 'One row per incarnation that emitted events; the largest series is the present.';
+COMMENT ON TABLE once.series IS 'A row for each incarnation that emitted events or created subscribers; the largest series is the present.';
 COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; events, batches and subscribers carry it.';
 COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation (once.incarnation, with the system identifier).';
 
@@ -58,7 +58,7 @@ COMMENT ON COLUMN once.topic.subscribers IS 'How many rows once.subscriber has f
 COMMENT ON COLUMN once.topic.lanes IS 'Lanes of events with an order_key, 1 to 1000; NULL: 16.';
 COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The role''s number counts in the incarnation that wrote it. Elsewhere (after a restore) the name counts, and without a role of that name only superusers may use the topic.';
-COMMENT ON COLUMN once.topic.owner_name IS 'The owner''s name when it was set; NULL: no owner.';
+COMMENT ON COLUMN once.topic.owner_name IS 'As once.scope.owner_name.';
 COMMENT ON COLUMN once.topic.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';
 
@@ -123,17 +123,17 @@ COMMENT ON COLUMN once.event_0.emitted_at IS 'When it was emitted; its transacti
 COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
 COMMENT ON COLUMN once.event_0.lane IS 'With an order_key: 1 to the topic''s lanes. Without: 0 or -2 to -8. Delayed or redriven: -1.';
 COMMENT ON COLUMN once.event_0.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_0.order_key IS 'As given to outbox_emit, or by a step; NULL: none, delivered in any order.';
+COMMENT ON COLUMN once.event_0.order_key IS 'As given to outbox_emit or by a step, or of a machine''s move; NULL: none, delivered in any order.';
 COMMENT ON COLUMN once.event_0.headers IS 'As given to outbox_emit; NULL: none.';
-COMMENT ON COLUMN once.event_0.payload IS 'As given to outbox_emit, or by a step, byte for byte.';
+COMMENT ON COLUMN once.event_0.payload IS 'As given to outbox_emit or by a step, byte for byte; or the description of a machine''s move.';
 CREATE TABLE once.event_1 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
 CREATE TABLE once.event_2 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
 CREATE TABLE once.event_3 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
--- Events that must outlive their segment: delayed ones (lane -1), those in once.retry, those that a lagging subscriber
--- has not seen. A sweep deletes the rows that no subscriber needs.
+-- Events that must outlive their segment: delayed or redriven (lane -1), in once.retry or an open batch, or not yet
+-- seen by a lagging subscriber. A sweep deletes the rows that no subscriber needs.
 CREATE TABLE once.event_kept (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS);
 -- Indexes by position, and by transaction for events that commit late.
 CREATE UNIQUE INDEX event_0_position ON once.event_0 (topic_id, lane, event_id);
@@ -156,7 +156,7 @@ COMMENT ON TABLE once.event_0 IS 'A segment of the log of events; truncated when
 COMMENT ON TABLE once.event_1 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_2 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_3 IS 'A segment of the log of events, as once.event_0.';
-COMMENT ON TABLE once.event_kept IS 'Events that are needed longer than their segment, and delayed ones (lane -1).';
+COMMENT ON TABLE once.event_kept IS 'Events that are needed longer than their segment, and delayed or redriven ones (lane -1).';
 
 -- The batches that outbox_take handed out, and how far their lanes had come then.
 CREATE TABLE once.batch (
@@ -185,7 +185,7 @@ COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that too
 COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
 COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window (seen_from to seen_to) up to this event_id has been handed out, or waits behind an earlier event of its order_key; 0: none yet.';
-COMMENT ON COLUMN once.batch.redelivered IS 'True: its events have rows in once.retry.';
+COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events have rows in once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
 COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: it only put events behind earlier ones of their order_key.';
 COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, written as seen_to.';
@@ -199,7 +199,7 @@ ALTER TABLE once.batch
     ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN seen_from SET STATISTICS 0, ALTER COLUMN seen_to SET STATISTICS 0,
     ALTER COLUMN late SET STATISTICS 0, ALTER COLUMN open SET STATISTICS 0;
 
--- How events left their batch: one row per ack or nack.
+-- How events left their batch: one row per ack, nack or expiry.
 CREATE TABLE once.receipt (
     subscriber_id integer       NOT NULL,
     n             integer       NOT NULL,
@@ -226,12 +226,12 @@ COMMENT ON COLUMN once.receipt.at IS 'When the events left.';
 COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this receipt included.';
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
-COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all that the batch had (acked at once).';
+COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all events of the batch at once.';
 COMMENT ON COLUMN once.receipt.attempts IS 'For n: element i of attempts, next_at and dead is the answer for event_ids[i]; event_ids may be longer.';
 COMMENT ON COLUMN once.receipt.next_at IS 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'For n: which of the events are dead now. NULL: not a nack.';
 
--- Events that are handled one by one: failed, delayed, or waiting behind a failed one of their order_key.
+-- Events that are handled one by one: nacked, expired, delayed, redriven, or behind such a one of their order_key.
 CREATE TABLE once.retry (
     due_at        timestamptz NOT NULL,
     event_id      bigint      NOT NULL,
@@ -247,7 +247,7 @@ CREATE TABLE once.retry (
 );
 CREATE INDEX retry_due ON once.retry (subscriber_id, lane, suspect, due_at, event_id);
 CREATE INDEX retry_key ON once.retry (subscriber_id, lane, order_key, event_id) WHERE order_key IS NOT NULL;
-COMMENT ON TABLE once.retry IS 'Events of a subscriber that are handled one by one: failed, delayed, or behind a failed one of their order_key.';
+COMMENT ON TABLE once.retry IS 'Events of a subscriber that are handled one by one: nacked, expired, delayed, redriven, or behind such a one of their order_key.';
 COMMENT ON COLUMN once.retry.due_at IS 'When it may be taken again; infinity while it is in a batch, or waits behind the first event of its order_key.';
 COMMENT ON COLUMN once.retry.event_id IS 'The event, which is in one of once.event_0 to once.event_3 or in once.event_kept.';
 COMMENT ON COLUMN once.retry.token IS 'The batch that it is in; NULL: in none.';
@@ -321,7 +321,7 @@ CREATE TABLE once.dedupe (
     CONSTRAINT dedupe_pkey PRIMARY KEY (topic_id, id)
 );
 CREATE INDEX dedupe_until ON once.dedupe (until);
-COMMENT ON TABLE once.dedupe IS 'dedupe_keys within their topic''s window.';
+COMMENT ON TABLE once.dedupe IS 'The dedupe_keys that may not be emitted again yet; a sweep (dedupe_reap) deletes the others.';
 COMMENT ON COLUMN once.dedupe.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dedupe.event_id IS 'The event that was emitted with the key.';
 COMMENT ON COLUMN once.dedupe.until IS 'From then on the key may be emitted again.';
@@ -417,7 +417,7 @@ CREATE FUNCTION once.outbox_deliveries(
     topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 3 AS 'MODULE_PATHNAME', 'pg_once_outbox_deliveries';
 COMMENT ON FUNCTION once.outbox_deliveries(text, text, bigint) IS
-$$Lists the failed attempts at an event, the oldest first. They are kept until the event is delivered, and for max_lease_life after that. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
+$$Lists the failed attempts at an event, the oldest first. They are kept until max_lease_life after the delivery, or until the dead letter is deleted. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_dead(
     topic text, subscriber text = 'default', max integer = 100,

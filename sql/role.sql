@@ -49,8 +49,8 @@ CREATE TABLE once.role_grant (
 );
 COMMENT ON TABLE once.role_grant IS 'The grants of grant_role; an upgrade applies them again.';
 COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, valid in the row''s incarnation; after a restore role_name counts.';
-COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by sweeps, grant_role and revoke_role.';
-COMMENT ON COLUMN once.role_grant.incarnation IS 'The database''s incarnation when it was granted.';
+COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by sweeps and by calls that set options or rights.';
+COMMENT ON COLUMN once.role_grant.incarnation IS 'The incarnation in which the role''s number is valid.';
 COMMENT ON COLUMN once.role_grant.kind IS 'Kind of the grant: use, operate or observe.';
 SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
 
