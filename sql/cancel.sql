@@ -9,7 +9,7 @@
 --   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
 -- One statement sets an item's marker and credits the wallet, so no money is given back twice.
 --
--- Lock order: see machine.sql. Each write to once.cancel and once.refund holds the machine row's lock, if it has a row.
+-- Lock order: see machine.sql. Writes to once.cancel and once.refund hold the lock of the row, if it is there.
 
 CREATE TABLE once.cancel (
     machine        text        COLLATE "C" NOT NULL,

@@ -15,8 +15,8 @@
 -- Answers depend on the clock and these columns alone, never on a sweep.
 --
 -- Lock order: see machine.sql; several messages in one transaction: sorted by scope and name. inbox_accept waits for an
--- open transaction with the same message. So two transactions that accept the same messages in different orders end in
--- a deadlock error.
+-- open transaction with the same message. So two transactions that accept the same messages in different orders may
+-- end in a deadlock error.
 
 -- `id` is a hash of the names, as in once.key. fillfactor leaves room for the verdict on the row's own page.
 CREATE TABLE once.inbox (

@@ -25,7 +25,7 @@
 -- segment as any INSERT does, and then makes sure that the segment is still the current one.
 
 CREATE SEQUENCE once.event_id AS bigint;
-COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. It may go back after a lost commit, so delivery keys do not depend on it alone.';
+COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. A crash may set it back, so delivery keys do not depend on it alone.';
 SELECT pg_catalog.pg_extension_config_dump('once.event_id', '');
 -- Topics and subscribers have a sequence of their own, because event ids exceed an integer after two billion. A number
 -- is never used again, so that no new subscriber finds rows of a dropped one.
