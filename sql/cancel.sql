@@ -9,7 +9,7 @@
 --   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
 -- One statement sets an item's marker and credits the wallet, so no money is given back twice.
 --
--- Lock order: see machine.sql. Writes to once.cancel and once.refund hold the lock of the row, if it is there.
+-- Lock order: see machine.sql. Writes to once.cancel and once.refund hold the lock of the machine's row, if any.
 
 CREATE TABLE once.cancel (
     machine        text        COLLATE "C" NOT NULL,

@@ -77,7 +77,7 @@ COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, fr
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone, emptied.';
 COMMENT ON COLUMN once.key.reap_stage IS '0: deleted as a whole by key_reap; 1: finished with more than 800 bytes of state, request and answer, which key_tombstone empties at the expiry.';
-COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by key_abandon. Completers read only lane 1.';
+COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by a sweep. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote the 1 (a later one reads it as 2); 2 yes, in an earlier one.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 are the first 32 of its 48 bits of time.';
