@@ -44,7 +44,7 @@ pub enum Acted {
     },
     /// The row's cancel flag is set, and nothing was written: tear it down.
     Cancelling,
-    /// The row is not in the step's status, not at the version asked for, or the step names no such requester.
+    /// Another status or version, no such requester, or (with [`to`](ActionRunner::to)) a `when` that does not hold.
     Refused {
         /// The status that the row has.
         status: Option<String>,
@@ -103,7 +103,7 @@ impl ActionRunner {
 
     /// Claims the row, runs the work, and finishes the action in the work's transaction.
     ///
-    /// - The claim commits before the work begins. It has a fresh holder and is retried until it is answered.
+    /// - The claim commits before the work begins. It has a fresh holder, and is retried as the backoff allows.
     /// - The work gets the lease and an open transaction. It writes there, with calls of this crate too
     ///   (`topic.emit(&transaction, …)`), and returns other columns of the row to set. The runner finishes the action
     ///   in that transaction and commits.

@@ -1,7 +1,7 @@
 //! Owns one attempt at a key: the work beside its heartbeat, and the end of the key.
 //!
-//! Invariant: an attempt stores its end or loses its lease. Otherwise the attempt returns an error (after a panic it
-//! logs an error), and the lease expires.
+//! Invariant: an attempt stores its end or loses its lease. Otherwise the attempt returns the error (after a panic it
+//! logs the error), and the lease expires.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,7 +17,6 @@ use crate::{Autocommit, Backoff, Error, Kind, Lease};
 /// The reason of the release when the work is told to stop.
 pub(super) const STOPPED: &str = "the worker was told to stop";
 
-/// A leased key, and what to do with it.
 pub(super) struct Attempt<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
@@ -26,11 +25,10 @@ pub(super) struct Attempt<'a, E> {
     pub(super) deferred: Option<Duration>,
 }
 
-/// How an attempt ended.
 pub(super) enum End {
     /// With an outcome of the request: ran, aborted, released, parked, or the lease is lost.
     Outcome(Outcome),
-    /// The key was finished with this token before: the answer of that commit was lost.
+    /// The key was finished with this token before, such as by a commit whose answer was lost.
     Finished,
     /// The work failed with a retryable error, or repeated a committed write (`ON006`). The key is released; a new
     /// attempt goes on from what is stored.
@@ -80,7 +78,6 @@ impl<E: Autocommit> Attempt<'_, E> {
         self.end_as(ended, self.release(STOPPED, None).await)
     }
 
-    /// Ends the key by the result of the work.
     async fn settle(&self, ended: Result<Done, Failure>) -> Result<End, Error> {
         let (exec, lease) = (self.exec, self.lease);
         match ended {

@@ -161,9 +161,9 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///   new attempt, up to three times in all.
     /// - When the work panics, the key is released, and the panic is resumed.
     ///
-    /// The work is stopped if it holds the lock on the key's row in one transaction for longer than the lease,
-    /// since the heartbeat waits for that lock. Work that blocks its thread is stopped, too, since the
-    /// heartbeat runs beside it.
+    /// The work may be stopped if its transaction locks the key's row for longer than two thirds of the lease, because
+    /// the heartbeat waits for that lock. Work that blocks its thread for so long may be stopped, too, because the
+    /// heartbeat runs beside it in the same task.
     ///
     /// Dropping this future stops the work where it is. The key is not released then: the next claim resumes it after
     /// the lease has expired. Where clients hang up, run the request in a task of its own.
@@ -192,8 +192,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses the claim, or fails for good. The
-    /// request fails closed then: a retry goes on from the stored state.
+    /// Any error of a database that cannot be reached, refuses the claim, or fails for good, and any other final error
+    /// of the work ([`Failure::Error`]). The request fails closed then: a retry goes on from the stored state.
     pub async fn run<W, F>(self, work: W) -> Result<Outcome, Error>
     where
         W: FnMut(Lease) -> F,
@@ -278,7 +278,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// Reads the stored answer after an attempt whose commit succeeded, but was never acknowledged to the client.
+    /// Reads the stored answer after an attempt that had finished the key without hearing of the commit.
     async fn read_stored(&self) -> Result<Outcome, Error> {
         match self.claim().await?.1 {
             Claim::Replayed(answer) => Ok(Outcome::Ran(answer)),

@@ -25,7 +25,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 /// The smallest value of `poll_every` that a worker accepts.
 pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
-/// How long running handlers may go on after the worker is told to stop.
+/// How long handlers may go on after the worker is told to stop.
 const GRACE: Duration = Duration::from_secs(25);
 
 /// The backoff of work that keeps failing.
@@ -62,9 +62,9 @@ macro_rules! settings {
         }
     };
     (@lease) => {
-        /// The length of each lease, instead of the database's setting. While the work runs, the lease is extended each
-        /// time a third of it has passed; the lease is lost if no extension succeeds before its end. So the length
-        /// decides how soon others notice that this process died, not how long the work may take.
+        /// The length of each lease, instead of that of the scope, step or subscriber. While the work runs, the lease
+        /// is extended each time a third of it has passed; it is lost if no extension succeeds before its end. So the
+        /// length decides how soon others notice that this process died, not how long the work may take.
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
             self.pace.lease = Some(lease);
             self
@@ -79,9 +79,9 @@ macro_rules! settings {
         }
     };
     (@grace) => {
-        /// How long running work may go on after the worker is told to stop. Then it is stopped and released. If the
-        /// database is away, an outbox worker retries the release until the lease expires, a completer as often as
-        /// its backoff allows.
+        /// How long handlers may go on after the worker is told to stop. Then they are stopped and their leases
+        /// released; a teardown has no lease. If the database is away, an outbox worker retries the release until the
+        /// lease expires, a completer as often as its backoff allows.
         pub fn grace(mut self, time: std::time::Duration) -> Self {
             self.pace.grace = time;
             self
@@ -141,7 +141,6 @@ pub(super) struct Intake<'p, W> {
 /// An answer, with the time at which it was asked for, and the slot.
 type InSlot<T> = (Instant, Option<OwnedSemaphorePermit>, T);
 
-/// For the log: which shard it is.
 pub(super) fn span_of(shard: Option<usize>) -> Span {
     shard.map_or_else(Span::none, |number| tracing::info_span!("shard", number))
 }
@@ -306,7 +305,7 @@ impl<W: Debug> Intake<'_, W> {
         }
     }
 
-    /// There was work: the next wait is the shortest again.
+    /// There was work, or a wake-up: the next wait is the shortest again.
     fn found(&mut self) {
         self.wait = FIRST_WAIT.min(self.pace.poll_every);
     }

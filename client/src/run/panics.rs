@@ -12,7 +12,6 @@ use std::task::Poll;
 
 use tokio::task::JoinSet;
 
-/// A panic that was caught.
 pub(super) struct Panic(Box<dyn Any + Send>);
 
 impl Panic {

@@ -1,5 +1,5 @@
-//! Owns the end of a worker, the same for every loop. A worker that is told to stop takes no more work; running
-//! handlers go on for the grace time; then they are stopped and their work is released.
+//! Owns the end of a worker. A worker that is told to stop takes no more work; running handlers go on for the grace
+//! time; then they are stopped and their leases are released.
 //!
 //! Invariant: stages only go forward, and none of them drops a call to the server that is on its way. Otherwise
 //! the leases that the call took would have to expire.
@@ -12,20 +12,18 @@ use tokio::sync::watch;
 
 use crate::Error;
 
-/// The stages of a worker's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// The worker takes work; its handlers run.
     Run,
     /// Begin nothing; running handlers go on.
     Finish,
-    /// Handlers that still run are stopped, and their work is released.
+    /// Handlers that still run are stopped, and their leases are released.
     GiveBack,
 }
 
 /// Waits until the worker has come to that stage; a worker that is gone has come to every stage.
 pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
-    // An error says that the sender is gone.
     let _ = stage.wait_for(|now| *now >= wanted).await;
 }
 

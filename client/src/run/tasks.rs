@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 use super::stage::Stage;
 
-/// Adds a worker's counts.
 macro_rules! counted {
     ($name:ident: $($count:ident),*) => {
         impl std::ops::AddAssign for $name {
@@ -45,8 +44,8 @@ impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
         }
     }
 
-    /// Begins no more tasks. Running tasks may go on for the grace time; then they are told to release their work, and
-    /// this call waits for the tasks to end. Returns all counts.
+    /// Tells the tasks to begin nothing more. They may go on for the grace time; then they are told to release their
+    /// work, and this call waits for their end. Returns all counts.
     pub(super) async fn end(&mut self, stage: &watch::Sender<Stage>, grace: Duration) -> C {
         stage.send_replace(Stage::Finish);
         let begun = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -20,7 +20,6 @@ use super::stage::{Stage, reached, until_told};
 use crate::error::BoxError;
 use crate::{Autocommit, CleanupItem, Error, Machine, MachineRow, PendingCancel, Shards};
 
-/// The longest wait of an idle worker.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// How many rows the worker asks for at a time, besides deferred rows.
@@ -90,8 +89,8 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         self
     }
 
-    /// Works until `shutdown` completes; a running teardown is finished first. `clean` deletes the
-    /// artifacts of a page of a row's items: see [`Teardown::run`](crate::Teardown::run).
+    /// Works until `shutdown` completes; a running teardown may go on for the [`grace`](Self::grace) time. `clean`
+    /// deletes the artifacts of a page of a row's items: see [`Teardown::run`](crate::Teardown::run).
     ///
     /// A row whose teardown fails, or whose callback panics, is deferred and the others go on. The worker waits for
     /// a database that is away or overloaded. Dropping this future stops the teardown at once; the next worker repeats
@@ -200,7 +199,6 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         }
     }
 
-    /// The worker was told to stop, and the grace time is over.
     async fn grace_is_over(&self, stage: &mut watch::Receiver<Stage>) {
         reached(stage, Stage::Finish).await;
         sleep(self.pace.grace).await;
@@ -215,9 +213,9 @@ impl Deferred {
         self.0.insert(row, (failures, Instant::now() + wait));
     }
 
-    /// The rows on the list that are not deferred, up to the given number. Their order is random, so that two
-    /// workers do not take the same rows at the same time. Rows that have left the list are forgotten: another
-    /// worker has torn them down.
+    /// The rows on the list that are not deferred, up to the given number. Their order is random, so that two workers
+    /// do not take the same rows at the same time. Forgets rows that have left the list, such as rows torn down by
+    /// another worker.
     fn due_among(&mut self, pending: Vec<PendingCancel>, most: usize) -> Vec<MachineRow> {
         let pending: Vec<MachineRow> = pending.into_iter().map(|pending| pending.row).collect();
         if !self.0.is_empty() {

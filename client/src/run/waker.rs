@@ -1,7 +1,7 @@
 //! Owns waking an idle worker.
 //!
-//! Invariant: a wake-up costs its sender nothing: no round trip, no NOTIFY, no lock. No wake-up is lost while the
-//! worker is busy.
+//! Invariant: a wake-up costs its sender no round trip, no NOTIFY and no lock in the database. No wake-up is lost while
+//! the worker is busy.
 
 use tokio::sync::watch;
 
@@ -13,8 +13,8 @@ use tokio::sync::watch;
 /// nothing to find. Many calls while the worker is busy count as one.
 ///
 /// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its own. The
-/// receiving end then calls `wake` (`examples/wake_up`). A `NOTIFY` in the emitting transaction would make all commits
-/// wait for one another.
+/// receiving end then calls `wake` (`examples/wake_up`). A `NOTIFY` in each emitting transaction would make their
+/// commits wait for one another.
 ///
 /// ```
 /// let waker = pg_once::Waker::new();

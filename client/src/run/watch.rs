@@ -16,7 +16,6 @@ use super::storable;
 use super::test_mode::OpenTransaction;
 use crate::{Action, ActionEnd, Backoff, Begin, Error, Executor, Json, Kind};
 
-/// An action, watched.
 pub(super) struct Watch<'a, P> {
     pub(super) pool: &'a P,
     pub(super) backoff: &'a Backoff,

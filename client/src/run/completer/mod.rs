@@ -22,13 +22,11 @@ use crate::{Abandoned, Autocommit, Error, Scope, Shards};
 use request::bring_to_its_end;
 pub use words::{Complete, Completed, Completion};
 
-/// How many requests are worked on at a time.
 const CONCURRENCY: usize = 4;
 
 /// The most keys that the server gives at a time.
 const LARGEST_TAKE: usize = 10_000;
 
-/// The longest wait of an idle completer.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// Finishes abandoned requests; made by [`Scope::completer`].
@@ -114,9 +112,8 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     /// ```
     ///
     /// # Errors
-    /// An error that makes asking for keys pointless: `42501`, `22023` for a bad lease, a closed pool, and
-    /// any other error of the first take, such as `25006` on a standby. Running requests are finished or released
-    /// first.
+    /// An error that makes asking for keys pointless: `42501`, `22023` for a bad lease, a closed pool, and any other
+    /// refusal of the first take, such as `25006` on a standby. Running requests are finished or released first.
     pub async fn run<H: Complete>(
         self,
         shutdown: impl Future<Output = ()>,

@@ -81,7 +81,7 @@ impl Completion {
                 Outcome::Aborted(_) => Self::Aborted,
                 Outcome::Released { error, retry_after } => Self::Released { error, retry_after },
                 Outcome::Parked { attempt } => Self::Parked { attempt },
-                // The other outcomes end a claim, not an attempt.
+                // Besides `LeaseLost`, the other outcomes end a claim, not an attempt.
                 _ => Self::LeaseLost,
             },
             Err(error) => Self::Unsettled(error),

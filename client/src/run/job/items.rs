@@ -9,7 +9,6 @@ use super::super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
 use crate::{ActionEnd, Begin, Error, Json, Kind};
 
-/// How the work under a lease ended.
 pub(super) enum End {
     Finished(JobOutcome),
     Cancelling,
@@ -18,7 +17,6 @@ pub(super) enum End {
     Failed(JobFailure),
 }
 
-/// A running job.
 pub(super) struct Items<'a, P, J: Job> {
     pub(super) check_every: Duration,
     pub(super) watch: &'a Watch<'a, P>,
@@ -28,7 +26,6 @@ pub(super) struct Items<'a, P, J: Job> {
 }
 
 impl<P: Begin, J: Job> Items<'_, P, J> {
-    /// Works item by item, until the job ends.
     pub(super) async fn work_off(&mut self) -> End {
         let mut failures = self.watch.backoff.failures();
         loop {

@@ -48,8 +48,8 @@ pub trait Job: Send + Sync {
         action: &Action,
     ) -> impl Future<Output = Result<Option<Self::Item>, JobFailure>> + Send;
 
-    /// Does the item's work outside the database. An earlier attempt may have begun it and left
-    /// something behind. The future is dropped when the lease is lost.
+    /// Does the item's work outside the database. An earlier attempt may have begun it and left something behind. The
+    /// future is dropped when the lease is lost or the job is told to stop.
     fn work(
         &mut self,
         action: &Action,
@@ -70,7 +70,7 @@ pub trait Job: Send + Sync {
         async { Ok(None) }
     }
 
-    /// The last writes of a job that succeeded. After a lost race this runs again, in a new transaction.
+    /// The last writes of a job that succeeded. After a lost race or connection this runs again, in a new transaction.
     fn finish(
         &mut self,
         transaction: &OpenTransaction,

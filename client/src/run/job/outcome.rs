@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::{Cancelled, Error};
 
-/// How a part of a job failed. An item that fails for good is no failure of the job: record it in
-/// [`Job::save`](super::Job::save).
+/// How a part of a job, or the work of an action, failed. An item that fails for good is no failure of the job: record
+/// it in [`Job::save`](super::Job::save).
 #[derive(Debug)]
 pub enum JobFailure {
     /// The job is released, with this reason; the next claim goes on with the remaining items.
     Release(String),
-    /// A call failed, mostly a call to the database; `?` makes this. After a lost race or a lost connection the runner
-    /// asks for the next item again; any other error releases the job and is returned.
+    /// A call failed; `?` makes this. After a lost race or connection the job asks for its next item again, or an
+    /// action's work runs again. A lost lease ends the run; any other error releases the row and is returned.
     Error(Error),
 }
 
@@ -44,7 +44,7 @@ pub enum JobOutcome {
     },
     /// The job was cancelled, and is torn down.
     Cancelled(Cancelled),
-    /// Another holder has the row: retry after this time.
+    /// A holder has the row, the row or its machine is locked, or a sweep must revert the row first: retry later.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
@@ -58,7 +58,7 @@ pub enum JobOutcome {
     NotFound,
     /// The step declares no claim state for this requester, so the job is not run as an action.
     Unclaimed,
-    /// The job asked for its release; the next claim goes on with the remaining items.
+    /// The job asked for its release, or was told to stop; the next claim goes on with the remaining items.
     Released {
         /// Why.
         error: String,

@@ -14,7 +14,6 @@ use super::super::stage::{Stage, reached};
 use super::{Deliver, Shared, Undelivered};
 use crate::{Acked, Begin, Event};
 
-/// What became of an event.
 pub(super) enum Verdict {
     Done(i64),
     /// Its handler has acked it.
@@ -29,7 +28,6 @@ pub(super) enum Verdict {
     Released(i64),
 }
 
-/// Events that are handled one after another.
 pub(super) type Chain = Vec<Arc<Event>>;
 
 /// A batch's events by order key; an event without a key is a chain of its own.

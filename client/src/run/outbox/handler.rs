@@ -18,12 +18,12 @@ pub trait Deliver: Send + Sync + 'static {
     /// the worker's grace time.
     fn deliver(&self, event: &Event) -> impl Future<Output = Result<Acked, Undelivered>> + Send;
 
-    /// Called when an event dies: undo earlier work in the transaction that records its death. A key can be
-    /// claimed and aborted here, so that its steps' compensations are emitted.
+    /// Called when an event dies of a failure, not of an expired lease: undo earlier work in the transaction that
+    /// records its death. A key can be claimed and aborted here, so that its steps' compensations are emitted.
     ///
     /// The callback's writes commit together with the event's death. If it fails, or panics, neither is committed, and
-    /// the event is released, to be delivered once more later. The callback runs again after a lost race, so it must
-    /// have no effect outside the database. The rest of the batch is not acked while the callback runs.
+    /// the event is released, to be delivered once more later. The callback runs again after a lost race or connection,
+    /// so it must have no effect outside the database. The rest of the batch is not acked while it runs.
     fn dead(
         &self,
         transaction: &OpenTransaction,

@@ -1,8 +1,8 @@
 //! Owns the outbox worker: it takes batch after batch and gives each event to the handler, until it is told to stop.
 //!
-//! Invariant: an event is acked only after its handler has succeeded, and every event that is not acked is delivered
-//! again. A worker takes more events of a shard only when no event of that shard waits for a free handler, so that
-//! other workers can get them.
+//! Invariant: an event is acked only after its handler has succeeded, and every event that is neither acked nor dead is
+//! delivered again. A worker takes more events of a shard only when no event of that shard waits for a free handler, so
+//! that other workers can get them.
 
 mod batch;
 mod chain;
@@ -26,16 +26,13 @@ use batch::deliver;
 pub use delivered::Delivered;
 pub use handler::{Deliver, Undelivered};
 
-/// How many handlers run at a time.
 const CONCURRENCY: usize = 8;
 
-/// How many events are taken at a time.
 const BATCH: i32 = 10;
 
-/// The most that the server gives at a time.
+/// The most events that the server gives at a time.
 const LARGEST_BATCH: i32 = 10_000;
 
-/// The longest wait of an idle worker.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 const POLL_SHARDS_EVERY: Duration = Duration::from_secs(5);
 
@@ -112,7 +109,7 @@ impl<P: Begin> OutboxWorker<P> {
     ///   its slot and its lease for the subscriber's `max_lease_life`: give its waits a timeout.
     /// - Events of one order key are handled one after another, all others at the same time, up to
     ///   [`concurrency`](Self::concurrency).
-    /// - When an event dies, [`Deliver::dead`] runs in the transaction that records it.
+    /// - When a failure makes an event dead, [`Deliver::dead`] runs in the transaction that records it.
     /// - When the [lease](Self::lease) of a batch is lost, the handlers of that batch are stopped, [`Deliver::lost`] is
     ///   called, and the worker goes on with other batches.
     /// - When `shutdown` completes, events that have not begun are released at once, and running

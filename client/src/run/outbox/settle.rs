@@ -240,7 +240,6 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
 }
 
 impl Undelivered {
-    /// The options of the nack that reports this failure.
     fn nack(&self) -> NackOptions {
         match self {
             Self::Retry { kind, error, after } => {
