@@ -33,8 +33,8 @@ pub enum Error {
     /// A value could not be written as JSON, or JSON is not of the type asked for.
     #[error("json: {0}")]
     Json(#[from] serde_json::Error),
-    /// The database did not answer within [`Backoff::call_timeout`](crate::Backoff). The call may
-    /// have been carried out all the same; repeating it is safe.
+    /// The database did not answer within [`Backoff::call_timeout`](crate::Backoff). The call may have been carried out
+    /// all the same; repeating it is safe (an emit needs its `dedupe_key` for that).
     #[error("the database did not answer in time")]
     TimedOut,
     /// An error of the caller's own code: of the callback that deletes artifacts, or made with [`Error::other`].
@@ -73,7 +73,7 @@ pub enum Kind {
     UncoveredClaimState,
     /// `ON005`: items are undecided or artifacts not confirmed to be gone. Refund and clean up first.
     TeardownIncomplete,
-    /// `42704`: no such machine, topic or subscriber.
+    /// `42704`: no such machine, topic, subscriber or role.
     Undeclared,
     /// A race was lost (`40001`, `40P01`, `55P03`): run the same transaction again.
     Conflict,
@@ -83,7 +83,7 @@ pub enum Kind {
     /// The call had no effect. It is not [retryable](Error::is_retryable), since a retry may make the overload worse;
     /// the workers wait and ask again.
     Overloaded,
-    /// `25006`: this server is read-only. Send the call to the primary.
+    /// `25006`: this server or this transaction is read-only. Send the call to the primary.
     ReadOnly,
     /// `55006`: the object is in use (a live lease, a key that is not parked).
     InUse,
@@ -242,7 +242,6 @@ impl From<PoolError> for Error {
     }
 }
 
-/// The one table of SQLSTATEs.
 fn kind_of_sqlstate(code: &str) -> Kind {
     match code {
         "ON001" => Kind::LeaseLost,

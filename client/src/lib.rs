@@ -12,8 +12,8 @@
 //! [`Subscriber::worker`] delivers them. An [`Inbox`] is the receiving end: it handles a message once, however
 //! often it comes.
 //!
-//! [`Shards`] spreads tenants over many databases. Underneath, every call of the extension is a method that takes the
-//! caller's [`Executor`]: a pool, a connection, or the caller's open transaction.
+//! [`Shards`] spreads tenants over many databases. Underneath, each call that requests and workers make is a method
+//! that takes the caller's [`Executor`]: a pool, a connection, or the caller's open transaction.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

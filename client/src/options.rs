@@ -13,7 +13,6 @@ use crate::{Error, Json};
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Options(Map<String, Value>);
 
-/// A value of an option.
 pub(crate) trait Setting {
     fn json(self) -> Value;
 }

@@ -1,8 +1,7 @@
 //! Owns waiting between attempts: exponential backoff with full jitter.
 //!
-//! Invariant: a call is retried only after a retryable error ([`Error::is_retryable`]), a bounded
-//! number of times, and after a random wait. So callers who failed together do not retry together.
-//! Loops without a bound have a shortest wait as well.
+//! Invariant: a call is retried only after an error that may pass, and after a random wait, so that callers who failed
+//! together do not retry together. A loop without a bound on its tries has a shortest wait.
 
 use std::future::Future;
 use std::time::Duration;
@@ -35,7 +34,7 @@ pub struct Backoff {
     pub cap: Duration,
     /// How many times to try in all; 1 means once, without a retry. 0 counts as 1.
     pub tries: u32,
-    /// How long one call may take before it times out ([`Error::TimedOut`]), including the wait for a
+    /// How long one call to the database may take before it times out ([`Error::TimedOut`]), including the wait for a
     /// connection of the pool.
     pub call_timeout: Duration,
 }
@@ -48,8 +47,8 @@ pub(crate) struct Failures<'b> {
 
 impl Default for Backoff {
     /// Eight tries of at most ten seconds each. The upper bound of the waits between them grows from 50 ms to 2 s. All
-    /// waits together take two and a half seconds on average, five at the most: enough for a database that restarts. A
-    /// failover takes longer and needs a longer [`Backoff`].
+    /// waits together take about two and a half seconds on average, 5.2 at the most: enough for a database that
+    /// restarts. A failover takes longer and needs a longer [`Backoff`].
     fn default() -> Self {
         Self {
             base: Duration::from_millis(50),
@@ -79,7 +78,6 @@ impl Backoff {
         self.wait(failures).max(SHORTEST_PAUSE)
     }
 
-    /// Starts to count the failures of a loop.
     pub(crate) const fn failures(&self) -> Failures<'_> {
         Failures {
             backoff: self,
@@ -87,7 +85,6 @@ impl Backoff {
         }
     }
 
-    /// One call, which times out after [`Backoff::call_timeout`].
     pub(crate) async fn in_time<T, X>(
         &self,
         call: impl Future<Output = Result<T, X>>,

@@ -14,8 +14,8 @@ const TOO_MANY: usize = 65_537;
 
 /// A pool for each shard: each database holds a fixed slice of the routing values, such as the tenants.
 ///
-/// The number of shards is chosen once and never changes. A call that reaches the wrong database fails
-/// with [`Kind::WrongShard`](crate::Kind::WrongShard) and does nothing.
+/// The number of shards is chosen once and never changes. A claim of a key, a message or a saga's step that reaches the
+/// wrong database fails with [`Kind::WrongShard`](crate::Kind::WrongShard) and does nothing.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -85,7 +85,6 @@ impl<E: Executor> Shards<E> {
         self.pools.get(number)
     }
 
-    /// Each shard's number and pool, for its worker.
     pub(crate) fn places(&self) -> Vec<(Option<usize>, &E)> {
         self.each().map(|(n, pool)| (Some(n), pool)).collect()
     }

@@ -27,8 +27,8 @@ pub enum ActionClaim {
     },
     /// The row's cancel flag is set and no holder has the row: tear it down.
     Cancelling,
-    /// The row is not in the step's status, not at the version asked for, or the step has no successful_state for this
-    /// requester.
+    /// The row is not in the step's status, not at the version asked for, or the step has no `successful_state` for
+    /// this requester.
     Refused {
         /// The status that the row has.
         status: String,
@@ -56,7 +56,7 @@ impl ActionOptions {
     setters! {
         /// The requester, which decides the claim state of the row.
         requester: impl Into<String>,
-        /// How long the lease lasts, instead of the step's length. A renewal has this length, too.
+        /// The length of the lease, instead of the step's lease. A renewal has this length, too.
         lease: Duration,
         /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
         /// answer was lost costs nothing. Never use a worker's name: two attempts with one name would both believe

@@ -247,8 +247,8 @@ impl Action {
 }
 
 impl MachineRow {
-    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is
-    /// alive. The next sweep reverts the row. A holder that is alive may write until then.
+    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is alive. The next
+    /// sweep reverts the row, or the next claim takes it over. A holder that is alive may write until then.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate.
@@ -258,8 +258,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Adopts up to `max` rows that are in a claim state without a lease, because they were loaded or replicated, or
-    /// are older than the definition. The next sweep reverts them. Returns how many.
+    /// Adopts up to `max` rows, and returns how many: rows in a claim state without a lease (loaded, replicated, older
+    /// than the definition), which the next sweep reverts, and rows flagged by hand, which then await a teardown.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the table.

@@ -5,8 +5,8 @@
 //! their deletion, and [`Cancel::finish`] makes the terminal move. [`Cancel::teardown`] makes all of these calls except
 //! the first. Any session may repeat each call, or run all of them again from the top.
 //!
-//! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the refund, and after
-//! the caller's callback has deleted the artifacts.
+//! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the refund, and after the caller has
+//! confirmed that the artifacts are deleted.
 
 mod amount;
 mod pending;
@@ -172,7 +172,7 @@ impl Cancel {
     ///
     /// # Errors
     /// `ON002` if the flag is not set, a lease is on the row, or the row has another terminal status; `22023` for a bad
-    /// amount; `23503` if the wallet is missing.
+    /// amount, or if the machine declares no `refund`; `23503` if the wallet is missing.
     pub async fn refund<E: Executor>(
         &self,
         exec: &E,
@@ -198,7 +198,7 @@ impl Cancel {
         rows.iter().map(CleanupItem::of_row).collect()
     }
 
-    /// Confirms that all artifacts listed after refund pass `pass` are deleted. `false`: a
+    /// Confirms that all artifacts that [`Cancel::items`] listed after the refund of this pass are deleted. `false`: a
     /// later refund has marked more; list again.
     ///
     /// # Errors

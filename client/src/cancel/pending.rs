@@ -67,11 +67,11 @@ impl Machine {
         rows.iter().map(|row| self.pending(row)).collect()
     }
 
-    /// The rows where the marked items and the recorded refunds disagree. An empty answer proves
-    /// that nothing was refunded twice or not at all.
+    /// The rows where the marked items and the recorded refunds disagree. An empty answer proves that no marked item
+    /// was refunded twice or not at all. Deleted rows are not audited.
     ///
     /// # Errors
-    /// `42704` if there is no such machine; `42501` without the right to read the items.
+    /// `42704` if there is no such machine; `22023` if it declares no `refund`; `42501` without the right to observe.
     pub async fn cancel_audit<E: Executor>(&self, exec: &E) -> Result<Vec<RefundMismatch>, Error> {
         self.audit(exec, None).await
     }

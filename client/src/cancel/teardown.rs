@@ -54,7 +54,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         patch: Json,
     }
 
-    /// How many items the callback gets at a time, at most (1000).
+    /// The most items for one call of `clean`; by default 1000.
     pub fn page(mut self, items: i32) -> Self {
         self.page = items;
         self
@@ -67,9 +67,9 @@ impl<E: Autocommit> Teardown<'_, E> {
 
     /// Refunds everything, lets `clean` delete the artifacts, and makes the terminal move.
     ///
-    /// `clean` gets the items a page at a time, including items that an earlier attempt has cleaned: deleting a missing
-    /// artifact is success. Where the machine declares no `refund` there are no items, and only the terminal move is
-    /// made. When `clean` fails, this returns [`Error::Other`] and the row is not cancelled; run the teardown again.
+    /// `clean` gets the items a page at a time, including items that an earlier attempt has cleaned, so a missing
+    /// artifact must count as deleted. Where the machine declares no `refund` there are no items, and only the terminal
+    /// move is made. When `clean` fails, this returns [`Error::Other`] and the row is not cancelled; run it again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -160,7 +160,6 @@ impl<E: Autocommit> Teardown<'_, E> {
         }
     }
 
-    /// Hands every marked item to the callback.
     async fn clean<C, F, X>(&self, clean: &mut C) -> Result<(), Error>
     where
         C: FnMut(Vec<CleanupItem>) -> F,

@@ -59,7 +59,7 @@ impl ClaimOptions {
     setters! {
         /// The request, already converted to JSON.
         request: Json,
-        /// How long the lease lasts, instead of the scope's length. A renewal has this length, too.
+        /// The length of the lease, instead of the scope's lease. A renewal has this length, too.
         lease: Duration,
         /// How long the answer is kept, instead of the scope's ttl. Only the claim that makes the key sets it.
         ttl: Duration,

@@ -104,8 +104,8 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `ON006` if an earlier transaction of this token has advanced to this
-    /// point with this state; `22023` for a point the scope does not declare or a step back.
+    /// `ON001` if the lease is lost; `ON006` if this token has finished the key, or has advanced to this point with
+    /// this state in an earlier transaction; `22023` for a point that the scope does not declare, or a step back.
     pub async fn advance<E: Executor>(
         &self,
         exec: &E,
@@ -122,8 +122,8 @@ impl Lease {
         Ok(value::<Interval>(&self.call(exec, ADVANCE, &own).await?)?.0)
     }
 
-    /// Stores the final answer: every later claim replays it. Call it in the transaction of the
-    /// last writes, so that both commit together.
+    /// Stores the final answer: later claims replay it, until its ttl ends. Call it in the transaction of the last
+    /// writes, so that both commit together.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -149,7 +149,7 @@ impl Lease {
         self.finish(exec, COMPLETE, answer).await
     }
 
-    /// Stores the final answer of a failure. It is replayed like any other.
+    /// Stores the final answer of a failure, which is replayed like any other, and emits the steps' `on_abort` events.
     ///
     /// # Errors
     /// As [`Lease::complete`].
@@ -172,7 +172,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `ON006` if this token has finished the key.
+    /// `ON001` if the lease is lost; `ON006` if this token has finished the key; `22023` for a bad argument.
     pub async fn release<E: Executor>(
         &self,
         exec: &E,
@@ -220,7 +220,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `ON006` if this token has finished the key.
+    /// As [`Lease::release`].
     pub async fn extend<E: Executor>(
         &self,
         exec: &E,

@@ -74,14 +74,14 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// `22023` for a bad name.
+    /// `22023` for a bad name; `42501` if the scope has another owner.
     pub async fn derive<E: Executor>(&self, exec: &E, step: &str) -> Result<String, Error> {
         let own = [(&step as _, Type::TEXT)];
         value(&only(self.rows(exec, DERIVE, &own).await?)?)
     }
 
-    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is alive. The
-    /// next claim resumes the key ([`OnExpiry::Park`] parks it). Until that claim, a holder that is alive may write.
+    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is alive. The next
+    /// claim resumes the key, or parks it ([`OnExpiry::Park`], `max_attempts`). Until then a live holder may write.
     ///
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.
@@ -103,7 +103,7 @@ impl Key {
     /// and does everything again: for tests and for repairs by hand.
     ///
     /// # Errors
-    /// `55006` while its lease lives.
+    /// `55006` while its lease lives; `42501` as [`Key::expire`].
     pub async fn forget<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
         value(&only(self.rows(exec, FORGET, &[]).await?)?)
     }

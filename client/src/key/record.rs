@@ -28,7 +28,7 @@ pub enum KeyStatus {
     Gone,
 }
 
-/// Everything that is stored about a key, except its token.
+/// The state of a key: its lease, steps and answer, without its token.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeyRecord {
@@ -52,7 +52,7 @@ pub struct KeyRecord {
     pub last_error: Option<String>,
     /// When the key was made.
     pub created_at: Option<SystemTime>,
-    /// The time left of the lease; `None` if there is none.
+    /// The time left of the lease, zero after it expired; `None` if there is none.
     pub lease_left: Option<Duration>,
     /// When the key was finished.
     pub finished_at: Option<SystemTime>,
@@ -92,13 +92,13 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// `42501` without the right to operate.
+    /// `42501` without the right to operate, or if the scope has another owner; `ON007` for a key of another shard.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Option<KeyRecord>, Error> {
         let rows = self.rows(exec, GET, &[]).await?;
         rows.first().map(KeyRecord::of_row).transpose()
     }
 
-    /// Decides about a key that is parked at this attempt. The same verdict again changes nothing.
+    /// Decides about a key that is parked at this attempt. A repeated call changes nothing and gets `ON006`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -115,7 +115,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// `55006` if the key is not parked; `ON001` for another attempt, or after another verdict.
+    /// `55006` if the key is not parked; `ON001` for another attempt or verdict, or no such key; `ON006` for a repeat.
     pub async fn resolve<E: Executor>(
         &self,
         exec: &E,

@@ -71,7 +71,6 @@ impl Response {
         Ok(serde_json::from_str(body)?)
     }
 
-    /// Reads the three response columns.
     pub(super) fn of_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             code: column(row, "response_code")?,

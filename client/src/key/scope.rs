@@ -140,13 +140,13 @@ impl Scope {
     /// The options in force, defaults included.
     ///
     /// # Errors
-    /// `22023` for a bad name.
+    /// `22023` for a bad name; `42501` if the scope has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
         value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
-    /// Takes up to `max` abandoned keys, for completers. An expired lease counts only after a sweep has found it. Skips
-    /// keys that are parked, locked or not due. A holder whose leases are alive gets these keys again, and no new keys.
+    /// Takes up to `max` abandoned keys, for completers. An expired first lease counts only after a sweep has found it.
+    /// Skips keys that are parked, locked or not due. A holder with live leases gets these again, and no new keys.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -166,7 +166,7 @@ impl Scope {
     /// ```
     ///
     /// # Errors
-    /// `22023` for a bad argument; `42501` if the scope has another owner.
+    /// `22023` for a bad argument; `42501` if the scope has another owner; `25006` in a read-only transaction.
     pub async fn take_abandoned<E: Executor>(
         &self,
         exec: &E,

@@ -77,7 +77,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost.
+    /// `ON001` if the lease is lost; `ON006` if this token has finished the key; `22023` for a bad argument.
     pub async fn step<E: Executor>(&self, exec: &E, step: &str) -> Result<Step, Error> {
         self.begin(exec, step, None).await
     }
@@ -147,7 +147,7 @@ impl Lease {
     /// Records a foreign call's end and its result. The first write wins; returns the result that counts.
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `ON006` if an earlier transaction of this token has recorded it.
+    /// As [`Lease::step`]; `ON006` also if an earlier transaction of this token has recorded it.
     pub async fn step_done<E: Executor>(
         &self,
         exec: &E,
@@ -196,7 +196,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// `ON001` if the lease is lost; `22023` for a step that is done.
+    /// As [`Lease::step`]; `22023` also for a step that is done, or a `from_version` older than the one before.
     pub async fn rotate<E: Executor>(
         &self,
         exec: &E,

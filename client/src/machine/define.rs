@@ -48,8 +48,8 @@ impl Machine {
     /// ```
     ///
     /// # Errors
-    /// `ON003` with all faults of the definition ([`Error::faults`]); `42501` if the table is not the caller's;
-    /// `55006` if a live lease uses a status that the new definition removes.
+    /// `ON003` with all faults of the definition ([`Error::faults`]); `42501` if the table is not the caller's; `55006`
+    /// if a live lease or an open teardown needs what the new definition changes.
     pub async fn define<E: Executor>(exec: &E, definition: &Json) -> Result<Json, Error> {
         let args = [(definition as _, Type::JSON)];
         value(&only(exec.query(DEFINE, &args).await?)?)
@@ -66,7 +66,7 @@ impl Machine {
     /// Drops the machine and its guard. The records of refunds stay.
     ///
     /// # Errors
-    /// `42704` if there is no such machine; `55006` while one of its rows is leased.
+    /// `42704` if there is no such machine; `42501` if it has another owner; `55006` while one of its rows is leased.
     pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
         call(exec, DROP, &[self.as_str()], &[]).await.map(drop)
     }

@@ -20,7 +20,7 @@ pub struct RecordedMove {
     pub from_status: String,
     /// The status after.
     pub to_status: String,
-    /// `transition`, `claim`, `finish`, `release`, `sweep`, `cancel`, or `by_hand`: any other `UPDATE`.
+    /// `transition`, `claim`, `finish`, `release`, `sweep`, `cancel`, or `by_hand`: any other `UPDATE` under the guard.
     pub how: String,
     /// The requester that it was made for.
     pub requester: Option<String>,

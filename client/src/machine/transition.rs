@@ -126,9 +126,9 @@ impl MachineRow {
     /// ```
     ///
     /// # Errors
-    /// `ON002` if no declared move leads there; `22023` for a bad argument; `42501` without the right to update
-    /// the table; `40001` for a lost race above READ COMMITTED, or if a table (its name, or a column of the
-    /// definition) changed while this call waited for it.
+    /// `42704` if there is no such machine; `ON002` if no declared move leads there; `22023` for a bad argument;
+    /// `42501` without the right to update the table; `40001` for a lost race above READ COMMITTED, or if a table (its
+    /// name, or a column of the definition) changed while this call waited for it.
     pub async fn transition<E: Executor>(
         &self,
         exec: &E,

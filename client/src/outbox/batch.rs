@@ -115,7 +115,7 @@ impl NackOptions {
     setters! {
         /// What went wrong, for [`Subscriber::deliveries`].
         error: impl Into<String>,
-        /// When to retry, instead of the subscriber's backoff.
+        /// How long to wait before a retry, instead of the subscriber's backoff.
         retry_after: Duration,
     }
 
@@ -142,9 +142,9 @@ impl NackOptions {
 }
 
 impl Subscriber {
-    /// Leases up to `max` (1 to 10000) events to the caller, for `lease` or the subscriber's. Each
-    /// call commits by itself: no transaction stays open during delivery. `None`: nothing is due now.
-    /// Fewer events than `max` do not mean that the backlog is empty.
+    /// Leases up to `max` (1 to 10000) events to the caller, for `lease` or the subscriber's. Let the call commit by
+    /// itself: keep no transaction open during delivery. `None`: nothing is due now. Fewer events than `max` do not
+    /// mean that the backlog is empty.
     ///
     /// A take whose answer was lost has leased its events: they are delivered after that lease has expired.
     ///
@@ -166,8 +166,8 @@ impl Subscriber {
     /// ```
     ///
     /// # Errors
-    /// `42704` if there is no such topic or subscriber; `22023` for a bad argument; `42501` if it
-    /// has another owner; `25006` where nothing can be written.
+    /// `42704` if there is no such topic or subscriber; `22023` for a bad argument; `42501` if the topic has another
+    /// owner; `25006` where nothing can be written.
     pub async fn take<E: Executor>(
         &self,
         exec: &E,
@@ -220,7 +220,7 @@ impl Subscriber {
     /// ```
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked it; `ON001` if the lease is lost. Roll back in either case.
+    /// `ON006` if an earlier transaction has acked it; `ON001` if the lease is lost or the event left the batch.
     pub async fn ack<E: Executor>(&self, exec: &E, event: &Event) -> Result<Acked, Error> {
         let event_ids: &[i64] = &[event.event_id];
         let own = [

@@ -33,7 +33,7 @@ pub struct FailedDelivery {
 pub struct DeadLetter {
     /// The event.
     pub event_id: i64,
-    /// How many attempts failed.
+    /// How many attempts failed since the emit or the last redrive.
     pub attempts: i32,
     /// When it died.
     pub died_at: SystemTime,
@@ -56,7 +56,7 @@ impl Subscriber {
     /// is acked, or with its dead letter.
     ///
     /// # Errors
-    /// `42704` if there is no such topic or subscriber; `42501` if it has another owner.
+    /// `42704` if there is no such topic or subscriber; `42501` if the topic has another owner.
     pub async fn deliveries<E: Executor>(
         &self,
         exec: &E,
@@ -67,7 +67,7 @@ impl Subscriber {
         rows.iter().map(FailedDelivery::of_row).collect()
     }
 
-    /// Up to `max` (1 to 10000) dead letters, the longest dead first.
+    /// Up to `max` (1 to 10000) dead letters, the longest dead first, without letters whose `dead_for` is over.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_batch.rs"));
@@ -91,10 +91,10 @@ impl Subscriber {
     }
 
     /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first or the named events; returns how
-    /// many. Skips events that are no longer dead.
+    /// many. Skips events that are no longer dead, and letters that are locked.
     ///
     /// # Errors
-    /// As [`Subscriber::dead`].
+    /// As [`Subscriber::dead`]; `25006` on a read-only server.
     pub async fn redrive<E: Executor>(
         &self,
         exec: &E,
@@ -109,7 +109,7 @@ impl Subscriber {
     /// not dead.
     ///
     /// # Errors
-    /// As [`Subscriber::dead`].
+    /// As [`Subscriber::deliveries`]; `25006` on a read-only server.
     pub async fn discard<E: Executor>(&self, exec: &E, event_ids: &[i64]) -> Result<i32, Error> {
         let own = [(&event_ids as _, Type::INT8_ARRAY)];
         value(&only(self.rows(exec, DISCARD, &own).await?)?)

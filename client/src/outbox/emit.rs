@@ -76,8 +76,8 @@ impl Topic {
     ///
     /// # Errors
     /// `42704` if there is no such topic; `22023` for a bad argument, a delay with an order key, or a
-    /// topic without subscribers; `42501` if it has another owner; `40001` above READ COMMITTED where
-    /// the dedupe key was emitted after the snapshot.
+    /// topic without subscribers; `42501` if the topic has another owner; `40001` above READ COMMITTED where the dedupe
+    /// key was emitted after the snapshot.
     pub async fn emit<E: Executor>(
         &self,
         exec: &E,

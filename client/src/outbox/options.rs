@@ -47,7 +47,7 @@ impl TopicOptions {
 options! {
     /// The options of a subscriber to change; options that are not named stay as they are.
     SubscriberOptions {
-        /// How many attempts may fail before an event is dead.
+        /// How many failed attempts make an event dead.
         max_attempts: i32,
         /// The upper bound of the first wait; each failure doubles it.
         backoff_base: Duration,
@@ -88,8 +88,8 @@ impl Topic {
     /// ```
     ///
     /// # Errors
-    /// `22023` for an unknown option or value, or subscribers of an existing topic; `55006` for
-    /// lanes while events are pending; `42501` if it has another owner.
+    /// `22023` for an unknown option or value, or subscribers of an existing topic; `55006` for lanes while events are
+    /// pending, `55P03` beside an open emit; `42501` if it has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
         let own = [(&options as _, Type::JSON)];
@@ -133,7 +133,7 @@ impl Subscriber {
     /// The options in force, defaults included.
     ///
     /// # Errors
-    /// `42704` if there is no such topic or subscriber; `42501` if it has another owner.
+    /// `42704` if there is no such topic or subscriber; `42501` if the topic has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
         value(&only(self.rows(exec, SUBSCRIBER_GET, &[]).await?)?)
     }

@@ -16,7 +16,7 @@ const PEEK: &str = "SELECT * FROM once.outbox_peek(topic => $1, subscriber => $2
 pub struct PendingEvent {
     /// The event.
     pub event_id: i64,
-    /// `ready`; `delayed`; `waiting` behind another event of its order key, or behind the batch that holds its lane; `leased`.
+    /// `ready`; `delayed`; `waiting` behind an event of its order key, or for the batch that holds its lane; `leased`.
     pub state: String,
     /// When a delayed event is due, or when the lease of a leased event ends.
     pub due_at: Option<SystemTime>,
