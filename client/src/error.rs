@@ -73,7 +73,7 @@ pub enum Kind {
     UncoveredClaimState,
     /// `ON005`: items are undecided or artifacts not confirmed to be gone. Refund and clean up first.
     TeardownIncomplete,
-    /// `42704`: no such machine, topic, subscriber or role.
+    /// `42704`: no such machine, topic or subscriber.
     Undeclared,
     /// A race was lost (`40001`, `40P01`, `55P03`): run the same transaction again.
     Conflict,

@@ -123,8 +123,8 @@ impl Inbox {
     /// ```
     ///
     /// # Errors
-    /// `22023` for a bad argument; `42501` if the scope has another owner; `55P03` if a running handler
-    /// took too long; `40001` for a lost race above READ COMMITTED.
+    /// `22023` for a bad argument; `42501` if the scope has another owner; `55P03` if a running handler took too long;
+    /// `40001` for a lost race above READ COMMITTED; `ON007` for a message of another shard.
     pub async fn accept<E: Executor>(&self, exec: &E, message_id: &str) -> Result<Accepted, Error> {
         let ttl = self.ttl.map(Interval);
         let (names, own) = ([self.as_str(), message_id], [(&ttl as _, Type::INTERVAL)]);

@@ -98,7 +98,7 @@ impl Key {
         rows.first().map(KeyRecord::of_row).transpose()
     }
 
-    /// Decides about a key that is parked at this attempt. A repeated call changes nothing and gets `ON006`.
+    /// Decides about a key that is parked at this attempt. A later repeat changes nothing and gets `ON006`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

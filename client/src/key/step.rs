@@ -196,7 +196,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// As [`Lease::step`]; `22023` also for a step that is done, or a `from_version` older than the one before.
+    /// As [`Lease::step`]; `22023` also for a step that is done, or a version that is neither present nor previous.
     pub async fn rotate<E: Executor>(
         &self,
         exec: &E,

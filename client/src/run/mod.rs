@@ -203,7 +203,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     }
 
     /// [`Runner::run`], but the work is stopped when `stop` completes: the key is released, due at once
-    /// ([`Outcome::Released`]). Any future is a stop signal, such as a token's `cancelled_owned()`.
+    /// ([`Outcome::Released`]). Any future is a stop signal, such as a `CancellationToken`'s `cancelled_owned()`.
     ///
     /// # Errors
     /// As [`Runner::run`].

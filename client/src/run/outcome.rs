@@ -38,9 +38,9 @@ pub enum Failure {
     },
     /// It failed for good: this answer is stored and replayed.
     Abort(Response),
-    /// A call failed, mostly a call to the database; `?` makes this. After a lost race or a lost connection the key is
-    /// released and the work runs again in a new attempt. A lost lease ends the run. After any other error the key is
-    /// released and the error is returned.
+    /// A call failed, mostly a call to the database; `?` makes this. After a lost race, a lost connection or `ON006`
+    /// the key is released and the work runs again in a new attempt. A lost lease ends the run. After any other error
+    /// the key is released and the error is returned.
     Error(Error),
 }
 
@@ -90,7 +90,7 @@ impl<X: Into<Error>> From<X> for Failure {
 /// The outcome of a request. A `match` must handle each case.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The work ran here, and this is its answer, stored.
+    /// The work ran here, and this is its answer, stored; also an abort that the work has stored itself.
     Ran(Response),
     /// The work ran here and failed for good; this answer is stored.
     Aborted(Response),
@@ -105,7 +105,7 @@ pub enum Outcome {
     Released {
         /// What went wrong.
         error: String,
-        /// When it is due again, if the work said so.
+        /// The time until it is due again, if the work named one.
         retry_after: Option<Duration>,
     },
     /// Another holder has the lease, or the lease could not be kept alive; the work was stopped.

@@ -43,7 +43,7 @@ pub enum Completion {
     Released {
         /// What went wrong.
         error: String,
-        /// When it is due again; `None`: at once.
+        /// The time until it is due again; `None`: at once.
         retry_after: Option<Duration>,
     },
     /// The outcome of the attempt is unknown; a verdict is needed.

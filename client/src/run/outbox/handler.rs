@@ -62,7 +62,7 @@ pub enum Undelivered {
         kind: String,
         /// What went wrong.
         error: String,
-        /// When to retry, instead of the subscriber's backoff; zero: at once.
+        /// How long to wait, instead of the subscriber's backoff; zero: at once.
         after: Option<Duration>,
     },
     /// It cannot be tried now, for example because other work on its subject still runs. It is released and delivered
@@ -70,7 +70,7 @@ pub enum Undelivered {
     Later {
         /// The reason.
         reason: String,
-        /// When to retry.
+        /// How long to wait.
         after: Duration,
     },
     /// No retry can succeed: it is dead.
