@@ -23,7 +23,7 @@ const ROTATE: &str = "SELECT once.key_rotate(scope => $1, key => $2, token => $3
 pub enum Step {
     /// The step is done: here is its result. Do not call again.
     Done(Option<Json>),
-    /// No earlier attempt has begun the step: make the call, with this key.
+    /// No earlier attempt has begun the step since its last [`Lease::rotate`]: make the call, with this key.
     First {
         /// The key that the other side may dedupe by; the same on every attempt.
         derived_key: String,
@@ -33,7 +33,7 @@ pub enum Step {
     Again {
         /// The key that the other side may dedupe by; the same on every attempt.
         derived_key: String,
-        /// How many earlier attempts began the step.
+        /// How many earlier attempts began the step since its last rotate.
         attempted: i32,
         /// When the first of them began it: compare this with how long the other side remembers keys.
         first_at: Option<SystemTime>,
