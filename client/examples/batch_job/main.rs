@@ -42,10 +42,10 @@ struct Args {
     /// A database with the extension pg_once.
     #[arg(long, env = "PG_ONCE_URL")]
     database_url: String,
-    /// Where the artifacts go; a temporary directory, if nothing is said.
+    /// Where the artifacts go; by default a temporary directory.
     #[arg(long)]
     store: Option<PathBuf>,
-    /// Only works on this job of the machine and schema of that name, and stalls after two items:
+    /// Only works on this job of the machine and schema of that name, and stalls in the second item:
     /// the worker that is killed.
     #[arg(long, num_args = 2, value_names = ["NAME", "JOB"], hide = true)]
     stall: Option<Vec<String>>,
@@ -96,8 +96,8 @@ impl Story {
         })
     }
 
-    /// What a deployment does: tables, machine, guard; and a service that asks whether somebody
-    /// sweeps before it begins.
+    /// What a deployment does: tables, machine, guard. Before its service begins, it asks whether
+    /// somebody sweeps.
     async fn prepare(&self) -> Result<()> {
         let client = self.pool.get().await?;
         let schema = format!("CREATE SCHEMA {}", self.name);

@@ -1,7 +1,7 @@
 //! Owns the artifacts: a directory for each item, in it a file for each attempt.
 //!
 //! Invariant: deleting what is not there is success, and an attempt that lost its lease deletes its
-//! own file alone. The files are small, so the plain calls of the standard library do.
+//! own file alone. The files are small, so the blocking calls of the standard library do.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -42,7 +42,7 @@ impl Store {
         missing_is_fine(fs::remove_dir_all(self.0.join(artifact)))
     }
 
-    /// How many items have artifacts.
+    /// How many items whose names begin so have artifacts.
     pub fn count(&self, prefix: &str) -> io::Result<usize> {
         let mut count = 0;
         for entry in fs::read_dir(&self.0)? {

@@ -1,11 +1,11 @@
 //! Owns a checkout: a charge, a shipment, an order, and what undoes them.
 //!
 //! 1. The key is claimed with the order as its request.
-//! 2. Each foreign call is a step. Before it goes out, its compensation is registered; when its end is
-//!    recorded, so is what is known by then.
-//! 3. The order's row and the answer commit together, and with them the receipt's event. If the
-//!    shipment is refused for good, the key is aborted instead, and with that the compensations are
-//!    emitted, newest first.
+//! 2. Each foreign call is a step. Its compensation is registered before the call; the receipt's event
+//!    is registered with the record of the charge.
+//! 3. The order's row and the answer commit together, and with them the receipt's event. If a call is
+//!    refused for good, the key is aborted instead, and with that the compensations are emitted, newest
+//!    first.
 //!
 //! Invariant: a charge that may have been made has a compensation in the database, from before it was
 //! asked for until the order is complete.
@@ -65,7 +65,7 @@ pub struct Checkout {
 }
 
 impl Checkout {
-    /// What `POST /checkout` does, with the key that `http::key_of_header` makes: whose it is comes first.
+    /// What `POST /checkout` does, with the key that `http::key_of_header` makes: it begins with the user.
     pub async fn check_out(&self, key: &str, order: &Order) -> Result<Outcome, Error> {
         self.scope
             .key(key)
@@ -97,7 +97,7 @@ impl Checkout {
         Ok(Done::Stored(answer))
     }
 
-    /// One foreign call, once: its id at the other side.
+    /// Makes one foreign call, once; returns the id of what it made.
     async fn call(
         &self,
         lease: &Lease,
@@ -110,7 +110,7 @@ impl Checkout {
         let derived_key = match lease.step_with(&self.pool, step, &undo).await? {
             Step::Done(Some(result)) => return Ok(result.parse()?),
             Step::Done(None) => return Err(Failure::unknown("a step is done without its id")),
-            // Both sides dedupe by the derived key: asked again, they tell what they did.
+            // Bank and carrier dedupe by the derived key: asked again, they tell what they made.
             Step::First { derived_key } | Step::Again { derived_key, .. } => derived_key,
         };
         let body = &Json::of(order)?.into_string();
@@ -132,8 +132,8 @@ impl Checkout {
         Ok(made.id)
     }
 
-    /// What undoes a step. It names the call by its key, which is known before there is an answer. All
-    /// of an order's have one order key: the newest is undone before the next is begun.
+    /// What undoes a step. It names the call by its key, which is known before there is an answer. The
+    /// compensations of an order have one order key, so each begins when the one before it has ended.
     async fn undo(&self, key: &Key, step: &str) -> Result<StepEvent, Error> {
         let undo = Undo {
             order: key.as_str().to_owned(),

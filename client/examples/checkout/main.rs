@@ -2,9 +2,9 @@
 //!
 //! `cargo run -p pg-once --example checkout -- --database-url postgres://localhost/mydb`, in a database
 //! where `CREATE EXTENSION pg_once` was done. It runs the story in its parts (bought; a card that is
-//! refused; a card that was charged and a shipment that failed; killed with -9 between the charge and
-//! its record, then finished; killed there, then given up) and ends with an error unless what was
-//! charged was shipped or refunded, once. `checkout.rs` and `undo.rs` are the parts to read.
+//! refused; charged, and the shipment refused; a bank in trouble; killed with -9 between the charge and
+//! its record, then finished; charged without an answer, then given up) and ends with an error unless what
+//! was charged was shipped or refunded, once. `checkout.rs` and `undo.rs` are the parts to read.
 
 mod checkout;
 #[path = "../common/mod.rs"]
@@ -99,7 +99,7 @@ impl Shop {
         [CHARGES, SHIPMENTS, REFUNDS, CANCELLATIONS].map(|path| self.foreign.effects(path).len())
     }
 
-    /// Undoes until so many steps are.
+    /// Works until `steps` steps are undone.
     async fn undo_until(&self, steps: usize) -> Result<()> {
         let undoer = Undoer {
             pool: self.story.pool.clone(),
@@ -134,7 +134,7 @@ impl Shop {
         expect("a card that is refused", self.made(), [1, 1, 0, 0])
     }
 
-    /// The card was charged and the shipment failed: refunded once, though the refund's answer is lost.
+    /// The card was charged and the shipment refused: refunded once, though the refund's answer is lost.
     async fn charged_and_not_shipped(&self) -> Result<()> {
         let nowhere = Order {
             address: "nowhere".to_owned(),
@@ -153,8 +153,8 @@ impl Shop {
         Ok(())
     }
 
-    /// Away, then asked too often: that ends the first attempt. The second one charges without an answer, and asks
-    /// again with the same key.
+    /// The bank answers 503, then 429: that ends the first attempt. The second one charges without an answer, and
+    /// asks again with the same key.
     async fn bank_in_trouble(&self) -> Result<()> {
         let trouble = [
             Trouble::Refuse(503),
@@ -170,8 +170,8 @@ impl Shop {
         expect("a bank in trouble", self.made(), [3, 2, 1, 0])
     }
 
-    /// Charged, and the process is gone before it could record that: the next one asks with the same
-    /// key and hears of the same charge.
+    /// Charged, and the process is killed before it can record that: the next one asks with the same
+    /// key and gets the same charge.
     async fn killed_and_finished(&self) -> Result<()> {
         run_until_killed(&self.story, &self.foreign.url).await?;
         expect("killed", self.made(), [4, 2, 1, 0])?;

@@ -1,4 +1,4 @@
-//! Owns undoing one step of a checkout that came to nothing.
+//! Owns undoing one step of an aborted checkout.
 //!
 //! Invariant: it looks before it undoes. A compensation is emitted for every call that may have been
 //! made, so for some that were not; and it is delivered at least once, so the other side is asked under
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::checkout::{CHARGES, SHIPMENTS, Undo};
 use crate::common::http::{Ended, Http};
 
-/// Written again by an attempt that comes again: the same row.
+/// An event that is delivered again adds no second row.
 const UNDONE: &str = "INSERT INTO undone (key, step, what) SELECT $1, $2, $3 \
     WHERE NOT EXISTS (SELECT FROM undone WHERE key = $1 AND step = $2)";
 

@@ -1,9 +1,9 @@
 //! Owns the foreign side: an HTTP server in this process with a ledger of its own, which makes one
-//! effect of many POSTs with one `Idempotency-Key`, tells by GET what was made with one, and misbehaves
+//! effect of many POSTs with one `Idempotency-Key`, tells by GET what was made with a key, and misbehaves
 //! as it is told.
 //!
-//! Invariant: an effect is in the ledger before anything goes wrong with its answer, as it is with the
-//! real ones.
+//! Invariant: an effect is in the ledger before anything goes wrong with its answer, as with real
+//! services.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,9 +24,9 @@ use serde_json::{Value, json};
 pub enum Trouble {
     /// The effect is made and its answer never comes.
     NoAnswer,
-    /// Nothing is made, and the answer is this.
+    /// Nothing is made, and the answer has this status.
     Refuse(u16),
-    /// Nothing is made before this time, and the answer says so, with an HTTP date.
+    /// Nothing is made, and the answer is 429 with this time in Retry-After, as an HTTP date.
     NotBefore(SystemTime),
 }
 
@@ -47,7 +47,7 @@ struct Ledger {
     trouble: HashMap<String, VecDeque<Trouble>>,
 }
 
-/// What this side never does, whoever asks: a reason to say no.
+/// Which requests this side always refuses, with what status.
 type Rule = fn(path: &str, body: &Value) -> Option<StatusCode>;
 
 #[derive(Clone)]
@@ -90,7 +90,7 @@ impl Foreign {
         effects.iter().filter(|e| e.path == path).cloned().collect()
     }
 
-    /// How many requests there were in all, those with trouble too.
+    /// How many POSTs there were in all, those with trouble too.
     pub fn requests(&self) -> usize {
         self.ledger().requests
     }
@@ -109,7 +109,7 @@ impl Foreign {
         }
     }
 
-    /// What happens, before anybody is told: the answer, or none.
+    /// Makes the effect of a POST. Returns the answer; None: it never comes.
     fn act(&self, path: &str, key: &str, body: Value) -> Option<Response> {
         let mut ledger = self.ledger();
         ledger.requests += 1;

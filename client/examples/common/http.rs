@@ -1,4 +1,4 @@
-//! Owns asking a foreign side over HTTP, and telling the ways in which that can end apart.
+//! Owns asking a foreign side over HTTP, and distinguishing the ways in which that can end.
 //!
 //! Invariant: no answer is never taken for a refusal. The other side may have acted.
 
@@ -23,7 +23,7 @@ pub struct Http {
 pub enum Ended {
     /// It was done, now or before: this is the answer's body.
     Done(String),
-    /// No, and it was not done. When to ask again, if the answer says so.
+    /// An error status; after a 5xx it may have been done. When to ask again, if the answer says so.
     Refused(StatusCode, Option<Duration>),
     /// Nobody knows; a word for it, and what happened.
     NoAnswer(&'static str, String),

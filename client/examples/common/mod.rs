@@ -1,5 +1,5 @@
-//! What the stories of these examples share: a database of their own, a foreign side that misbehaves as
-//! told, and workers in processes of their own that can be killed.
+//! What the stories of these examples share: a schema for each, a foreign side that misbehaves as told,
+//! and workers in processes of their own that can be killed.
 
 pub mod foreign;
 pub mod http;
@@ -74,7 +74,7 @@ impl Story {
         Ok(topic)
     }
 
-    /// Waits until a query of one boolean says so.
+    /// Waits until a query of one boolean answers true; fails after half a minute.
     pub async fn until(&self, condition: &str) -> Result<()> {
         let client = self.pool.get().await?;
         for _ in 0..1500 {
@@ -86,7 +86,7 @@ impl Story {
         bail!("never: {condition}")
     }
 
-    /// Waits until a topic has so many dead letters.
+    /// Waits until a topic has this number of dead letters.
     pub async fn until_dead(&self, topic: &Topic, letters: i64) -> Result<()> {
         let topic = topic.as_str();
         self.until(&format!(
@@ -95,7 +95,7 @@ impl Story {
         .await
     }
 
-    /// Delivers a topic's events until it is enough.
+    /// Delivers a topic's events until `enough` ends.
     pub async fn work<H: Deliver>(
         &self,
         topic: &Topic,
@@ -137,7 +137,7 @@ impl Story {
             .try_get(0)?)
     }
 
-    /// Nothing of these topics is due, leased or dead; then everything goes.
+    /// Fails if an event of these topics is due; then drops their subscribers and the schema.
     pub async fn end(self, topics: &[Topic]) -> Result<()> {
         for topic in topics {
             let subscriber = topic.default_subscriber();

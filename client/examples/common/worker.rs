@@ -27,7 +27,7 @@ pub struct Args {
     pub foreign: String,
 }
 
-/// What a worker that is to die does between its effect and its ack.
+/// Kills this process: the stories do it between an effect and its record.
 pub fn die() {
     // Cannot fail for a process's own id.
     let _ = kill(Pid::this(), Signal::SIGKILL);

@@ -47,7 +47,7 @@ impl Enqueuer {
 
 impl Deliver for Enqueuer {
     async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
-        // Written by a program that will not write it otherwise next time.
+        // A payload that is no job will be none at the next attempt, so the event is dead.
         let job: Job = event.payload.parse().map_err(Undelivered::never)?;
         let queue = self.queue.get().await?;
         queue

@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p pg-once --example enqueuer -- --database-url postgres://localhost/mydb`, in a database
 //! where `CREATE EXTENSION pg_once` was done. The job runner's table may be in another database, or be
-//! somebody else's: what makes it work is a unique key that it dedupes by. (A queue without one, such as
-//! pgmq, needs a table of the keys that were moved, written in the transaction that enqueues.) The story
+//! somebody else's; it needs a unique key to dedupe by. (A queue without such a key, for example pgmq,
+//! needs a table of the keys that were moved, written in the transaction that enqueues.) The story
 //! has its parts (moved; by two enqueuers at once; killed with -9; a queue that is away; an event that
 //! is no job) and ends with an error unless there is one job for each event. `enqueue.rs` is the part to
 //! read.

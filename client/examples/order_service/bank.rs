@@ -1,4 +1,4 @@
-//! Owns talking to the bank over HTTP, and telling the ways in which that can end apart.
+//! Owns talking to the bank over HTTP, and distinguishing the ways in which that can end.
 //!
 //! Invariant: [`Ended::NoAnswer`] is never taken for a refusal. The bank may have charged.
 
@@ -39,7 +39,7 @@ pub enum Ended {
     Charged(String),
     /// The bank says no: it did not charge and will not.
     Refused(StatusCode),
-    /// Nobody knows; the wait that the bank asks for.
+    /// It may have charged: what happened, and the wait that the bank asks for.
     NoAnswer(String, Option<Duration>),
 }
 

@@ -1,8 +1,8 @@
 //! Owns dying on purpose: a real `kill -9` of this very process at a named point.
 //!
-//! `PG_ONCE_CRASH_AT` lists the points, `PG_ONCE_CRASH_ONE_IN` says one in how many visits is the
-//! last. Without them nothing happens. Invariant: the death is a SIGKILL, so no destructor runs and
-//! no buffer is written: what a power cut would do to the process.
+//! `PG_ONCE_CRASH_AT` lists the points; without it nothing happens. A visit is the last at random, one in
+//! `PG_ONCE_CRASH_ONE_IN`; by default the first is. Invariant: the death is a SIGKILL, so no destructor
+//! runs and no buffer is written: what a power cut would do to the process.
 
 use std::sync::LazyLock;
 

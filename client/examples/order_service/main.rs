@@ -48,8 +48,8 @@ struct Args {
     /// How long the bank may take, in milliseconds.
     #[arg(long, env = "ORDERS_BANK_TIMEOUT_MS", default_value_t = 1000)]
     bank_timeout_ms: u64,
-    /// Whether the bank makes one charge of many requests with one Idempotency-Key. If not, it is
-    /// looked at before it is asked again.
+    /// Whether the bank makes one charge of many requests with one Idempotency-Key. If not, a retry
+    /// first looks for a charge of an earlier attempt.
     #[arg(long, env = "ORDERS_BANK_DEDUPES", default_value_t = true, action = ArgAction::Set)]
     bank_dedupes: bool,
     /// Whether the bank can be asked for the charges of a reference. If it neither dedupes nor can
@@ -59,15 +59,15 @@ struct Args {
     /// The lease of a key, in milliseconds: how soon another process goes on after this one died.
     #[arg(long, env = "ORDERS_LEASE_MS", default_value_t = 5000)]
     lease_ms: u64,
-    /// How long, in milliseconds, a duplicate may wait for the first one's answer when it says so
-    /// (Prefer: wait=5). Else it is answered 409 at once.
+    /// How long, in milliseconds, a duplicate with Prefer: wait=5 may wait for the first request's
+    /// answer. Without that header it is answered 409 at once.
     #[arg(long, env = "ORDERS_LONGEST_WAIT_MS", default_value_t = 10_000)]
     longest_wait_ms: u64,
     /// The scope of the keys.
     #[arg(long, env = "ORDERS_SCOPE", default_value = "orders.create")]
     scope: String,
     /// How long the completer waits, in milliseconds, before it asks for abandoned orders again when there
-    /// are none. It runs where the scope keeps its requests:
+    /// are none. It runs only if the scope keeps its requests:
     /// select once.scope_set('orders.create', '{"keep_request": true}')
     #[arg(long, env = "ORDERS_COMPLETE_EVERY_MS", default_value_t = 5000)]
     complete_every_ms: u64,
@@ -129,7 +129,7 @@ async fn main() -> anyhow::Result<()> {
             stop.send_replace(true);
         })
         .await?;
-    // It finishes what it is at, or gives it back.
+    // The completer finishes the orders it has begun, or releases them.
     completer.await??;
     Ok(())
 }
@@ -161,7 +161,7 @@ async fn keeps_requests(scope: &Scope, shop: &Shop) -> anyhow::Result<bool> {
     Ok(keeps)
 }
 
-/// Brings the orders to their end whose client did not come back, beside the requests.
+/// Completes the orders whose client did not come back, while requests are served.
 async fn complete_abandoned(
     completer: Completer,
     shop: Shop,

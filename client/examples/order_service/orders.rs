@@ -34,7 +34,7 @@ pub struct Order {
     pub amount_cents: i64,
 }
 
-/// What the layer keeps of a request; its target is there, too.
+/// The part used here of what the layer keeps of a request.
 #[derive(Deserialize)]
 struct Kept {
     body: Order,
@@ -111,7 +111,7 @@ impl Shop {
                 return Err(Failure::unknown("the charge is recorded without its id"));
             }
             Step::First { derived_key } => (derived_key, false),
-            // A bank that dedupes is asked again with the same key; any other is looked at first.
+            // A bank that dedupes is asked again with the same key; at any other, look for the charge first.
             Step::Again { derived_key, .. } => (derived_key, !self.bank.dedupes),
         };
         crash::point("after_step_begin");
@@ -176,7 +176,7 @@ impl Shop {
                     json!({"title": "the bank refused the charge", "bank_status": status.as_u16()});
                 Err(Failure::Abort(Response::new(402).with_body(&problem)?))
             }
-            // The next attempt can find out what happened, or nobody can.
+            // Such a bank can tell the next attempt what happened; after any other, nobody knows.
             Ended::NoAnswer(error, retry_after) if self.bank.dedupes || self.bank.can_be_asked => {
                 Err(Failure::Retry { error, retry_after })
             }

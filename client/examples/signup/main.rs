@@ -3,8 +3,8 @@
 //! `cargo run -p pg-once --example signup -- --database-url postgres://localhost/mydb`, in a database
 //! where `CREATE EXTENSION pg_once` was done. It runs the story in its parts (a double click; an address
 //! that is taken; a mail service that is away, that does not answer, that refuses; a mailer killed with
-//! -9) and ends with an error unless there is one mail for each user. `signup.rs` and `mailer.rs` are
-//! the parts to read.
+//! -9) and ends with an error unless each user whose mailbox exists gets one mail. `signup.rs` and
+//! `mailer.rs` are the parts to read.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "each story uses a part of it")]
@@ -62,7 +62,7 @@ async fn main() -> Result<()> {
 }
 
 impl Service {
-    /// Sends mails until so many users have a `mail` that says so.
+    /// Sends mails until this number of users have this value of `mail`.
     async fn until(&self, mail: &str, users: usize) -> Result<()> {
         let mailer = Mailer {
             pool: self.story.pool.clone(),
@@ -87,7 +87,7 @@ impl Service {
         Ok(())
     }
 
-    /// The button is pressed twice, and once more a minute later.
+    /// The button is pressed twice at once, and a third time after the answer.
     async fn double_click(&self) -> Result<()> {
         let (key, email) = ("session 1/form 1", "ada@example.org");
         let press = || self.signups.sign_up(key, email);

@@ -17,7 +17,7 @@ pub struct Signups {
 }
 
 impl Signups {
-    /// What `POST /signups` does. Nobody is logged in yet: the key is the session's, which stands in front.
+    /// What `POST /signups` does. Nobody is logged in yet, so the key begins with the session, not a user.
     pub async fn sign_up(&self, key: &str, email: &str) -> Result<Outcome, Error> {
         self.scope
             .key(key)

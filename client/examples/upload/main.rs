@@ -4,8 +4,8 @@
 //! where `CREATE EXTENSION pg_once` was done. The store tells of an upload at least once, under the same
 //! message id or a new one. It runs the story in its parts (two notices at the same time; a handler that
 //! fails; the same content again, and new content; a service in trouble; no picture; a renderer killed
-//! with -9) and ends with an error unless there is one job and one rendition for each content.
-//! `upload.rs` and `render.rs` are the parts to read.
+//! with -9) and ends with an error unless there is one job for each content and one rendition for each
+//! picture. `upload.rs` and `render.rs` are the parts to read.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "each story uses a part of it")]
@@ -75,7 +75,7 @@ fn notice(message_id: &str, object: &str, etag: &str) -> Notice {
 }
 
 impl Service {
-    /// Renders until so many uploads are in that state.
+    /// Renders until this number of uploads are in this state.
     async fn until(&self, state: &str, uploads: usize) -> Result<()> {
         let renderer = Renderer {
             pool: self.story.pool.clone(),

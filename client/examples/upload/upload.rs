@@ -1,9 +1,9 @@
 //! Owns what happens when an object was uploaded: one job, however often the store says so.
 //!
-//! Stores say so at least once. The same message again is told the first one's verdict by the inbox; a
+//! Stores say so at least once. The same message again gets the first one's verdict from the inbox; a
 //! new message about the same content emits nothing, because of its dedupe key.
 //!
-//! The lines that a consumer would not have without pg_once are marked; the job's event is not the consumer's.
+//! The lines that pg_once costs a consumer are marked; emitting the job, which many consumers do not do, is not.
 //!
 //! Invariant: the message, the upload's row and the event that is the job commit together.
 
@@ -29,7 +29,7 @@ pub struct Notice {
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct Verdict {
     pub job: i64,
-    /// Whether this notice made it.
+    /// Whether this notice made the job.
     pub made: bool,
 }
 

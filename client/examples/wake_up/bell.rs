@@ -1,4 +1,4 @@
-//! Owns waking workers in other processes: one NOTIFY for however many commits, from a session of its own.
+//! Owns waking workers in other processes: one NOTIFY for many commits, from a session of its own.
 //!
 //! Invariant: no emitter waits for it. A NOTIFY in an emitting transaction would make all commits of the
 //! server wait for one another; here emitters poke a [`Bell`] in memory after their commit, and one task of
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use tokio_postgres::{AsyncMessage, Config, Error, NoTls};
 
 const RING: &str = "SELECT pg_notify($1, '')";
-/// Before a connection is made anew.
+/// The wait before a new connection.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Of the process that emits. Clones are the same bell.
@@ -40,7 +40,7 @@ async fn ring(config: Config, channel: String, pause: Duration, pokes: Arc<Notif
     loop {
         if let Err(error) = ring_on(&config, &channel, pause, &pokes).await {
             tracing::info!(%error, "the bell's connection is gone");
-            // What it was poked for may not have been heard.
+            // The last poke may not have been sent.
             pokes.notify_one();
         }
         sleep(AGAIN).await;
@@ -86,7 +86,7 @@ async fn listen_on(config: &Config, channel: &str, heard: impl Fn()) -> Result<(
     };
     let begin = async {
         client.batch_execute(&listen).await?;
-        // What was rung while nobody listened.
+        // A ring while nobody listened was not heard, so look once.
         heard();
         pending().await
     };

@@ -1,9 +1,9 @@
 //! Waking workers in other processes, without a NOTIFY in any emitting transaction.
 //!
 //! `cargo run -p pg-once --example wake_up -- --database-url postgres://localhost/mydb`, in a database where
-//! `CREATE EXTENSION pg_once` was done. A worker asks every second at most, and that is enough for most; who
-//! wants its events sooner hangs up a bell. The story has its parts (an idle worker is woken; many commits
-//! and few rings; the connections of both ends are cut) and ends with an error unless that is how it was.
+//! `CREATE EXTENSION pg_once` was done. An idle worker waits at most a second between two polls, which is often
+//! enough; for events that must come sooner there is the bell. The story has its parts (an idle worker is woken;
+//! many commits and few rings; the connections of both ends are cut) and ends with an error if one of them fails.
 //! `bell.rs` is the part to read.
 
 mod bell;
@@ -27,7 +27,7 @@ use common::{Story, expect, log, until};
 
 /// At most one ring in this time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A worker is idle that waits for so long before it asks again.
+/// A worker that waits for this long before it asks again is idle.
 const IDLE: Duration = Duration::from_millis(1500);
 const BURST: usize = 300;
 /// When the worker asked last. (The pattern is not in this query itself.)
@@ -37,7 +37,7 @@ const ASKED: &str = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint
 const CUT: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
 
-/// The process that emits. It shares nothing with the one that works but the database.
+/// The end that emits, and counters. The worker's end is in this process, too, but they share only the database.
 struct Service {
     story: Story,
     topic: Topic,
@@ -157,7 +157,7 @@ impl Service {
         Ok(())
     }
 
-    /// What is rung meanwhile is not lost: both ends begin with a look, or a ring.
+    /// A ring meanwhile is not lost: a new connection begins with a look at one end, with a ring at the other.
     async fn both_ends_are_cut(&self) -> Result<()> {
         let client = self.story.pool.get().await?;
         let row = client.query_one(CUT, &[&self.story.name]).await?;

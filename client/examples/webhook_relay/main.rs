@@ -1,5 +1,5 @@
-//! A relay that posts events as HTTP webhooks, once for each receiver that dedupes by
-//! `Idempotency-Key`: the story of `docs/how-to/webhooks.md`.
+//! A relay that posts events as HTTP webhooks; a receiver that dedupes by `Idempotency-Key` handles each
+//! once: the story of `docs/how-to/webhooks.md`.
 //!
 //! `cargo run -p pg-once --example webhook_relay -- --database-url postgres://localhost/mydb`, in a
 //! database where `CREATE EXTENSION pg_once` was done. It runs the story in its parts (delivered in
@@ -82,7 +82,7 @@ impl Shop {
         })
     }
 
-    /// Relays until there are so many receipts.
+    /// Relays until there is this number of receipts.
     async fn until_received(&self, receipts: usize) -> Result<()> {
         let enough = format!("SELECT count(*) = {receipts} FROM receipt");
         let enough = self.story.until(&enough);
@@ -133,7 +133,7 @@ impl Shop {
         expect("an answer lost: received", self.received("eve"), vec![0])
     }
 
-    /// Those behind it wait, others do not.
+    /// The events behind the refused one wait, so the order stays.
     async fn receiver_away(&self) -> Result<()> {
         let away = [Trouble::Refuse(503), Trouble::Refuse(503)];
         self.receiver.trouble(PATH, &away);
@@ -145,7 +145,7 @@ impl Shop {
         expect("the receiver was away", self.received("fay"), in_order)
     }
 
-    /// It says when to come again, by an HTTP date. The backoff of its own would come much sooner.
+    /// It says when to come again, by an HTTP date. The subscriber's own backoff would end much sooner.
     async fn receiver_busy(&self) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let due = UNIX_EPOCH + Duration::from_secs(now + 3);
