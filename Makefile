@@ -48,7 +48,7 @@ test-package: ## the tarball and, as root on Debian, the Debian package: install
 test-assert: ## the end-to-end tests on a PostgreSQL 15 built with assertions; no server may log an error of its own (ARGS="--test keys")
 	@bash $(SCRIPTS)/test-assert.sh $(ARGS)
 
-test-long: ## the full forms of the slow tests: 100 kills, ten failovers, ten million rows, faults, reaping beside claims, counters, an idle janitor, assertions (hours; ARGS="kills reaping")
+test-long: ## the full forms of the slow tests: 100 kills, ten failovers, ten million rows, moves of 16 shards, faults, reaping beside claims, counters, an idle janitor, assertions (hours; ARGS="kills reaping")
 	@bash $(SCRIPTS)/test-long.sh $(ARGS)
 
 bench: ## pgbench against raw SQL in the same run: a table, and JSON under target/bench/ (QUICK=1: a few minutes)
@@ -57,7 +57,7 @@ bench: ## pgbench against raw SQL in the same run: a table, and JSON under targe
 install: ## builds (release) and installs into a server: make install PG_CONFIG=/path/to/pg_config
 	@bash $(SCRIPTS)/install.sh
 
-lint: ## formatting, clippy, shellcheck and rustdoc; any finding fails
+lint: ## formatting, clippy, shellcheck, pgspot and rustdoc; any finding fails
 	@bash $(SCRIPTS)/lint.sh
 
 docs: ## the generated parts of docs/reference, and the book in target/book

@@ -2,9 +2,9 @@
 -- This file makes the table and the functions, in the schema of your choice (search_path). The code between the
 -- lines "yours" is about the table `orders` of the order service: put your own code there.
 --
--- The one idea: for each key we know how much money should have moved (wanted), and their ledger says how much has
--- moved (moved). A parked key is judged by moved alone. Where wanted and moved of another key differ, somebody must
--- act, and the next day's ledger shows the result.
+-- For each key we know how much money should have moved (wanted), and their ledger says how much has moved (moved). A
+-- parked key is judged by moved alone. Where wanted and moved of a finished key differ, somebody must act, and the next
+-- day's ledger shows the result.
 
 -- Their ledger, as their statement, export or API gives it. Refunds are negative.
 CREATE TABLE reconcile_ledger (

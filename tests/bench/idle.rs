@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(320);
 /// Three naps: the passes that follow the last writes.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// Since so many seconds.
+/// Whether the database was swept in the last $1 seconds.
 const SWEPT: &str = "SELECT bool_and(coalesce(last_end > clock_timestamp() - make_interval(secs => $1), false)) \
     FROM once.janitor_status() WHERE machine IS NULL";
 

@@ -28,7 +28,7 @@ pub enum Until {
     Seconds(u32),
     /// Transactions of each client.
     Transactions(u32),
-    /// Seconds of so many transactions a second.
+    /// Seconds, and the transactions of each second.
     Paced(u32, u32),
 }
 

@@ -39,8 +39,8 @@ pub struct Settings {
     /// pgmq's SQL file; without it pgmq is left out.
     #[arg(long, default_value = "target/tools/pgmq/pgmq/sql/pgmq.sql")]
     pub pgmq_sql: PathBuf,
-    /// Only the sweep of expired keys, and claims beside it, among so many finished keys of which a tenth are expired;
-    /// a missed bar ends the program with status 1.
+    /// Only the sweeps of expired keys and of large answers, and claims beside them: with this many finished keys in
+    /// place, and a tenth as many expired ones. A missed bar ends the program with status 1.
     #[arg(long, value_parser = clap::value_parser!(u64).range(100_000..))]
     pub reap_among: Option<u64>,
     /// Only the cases of one noun (first: the first call of a fresh backend). What counting claims costs, an idle

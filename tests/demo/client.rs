@@ -86,7 +86,7 @@ impl Clients {
         }
     }
 
-    /// Such clients, but ready to wait so many seconds where the same request is in progress.
+    /// Such clients, but ready to wait this number of seconds where the same request is in progress.
     pub fn ready_to_wait(&self, seconds: u64) -> Self {
         let mut waiting = self.clone();
         waiting.waits.answer += Duration::from_secs(seconds);

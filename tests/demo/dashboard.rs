@@ -35,7 +35,7 @@ const TOP: f64 = 10.0;
 const BOTTOM: f64 = 128.0;
 /// Lines of a panel; what is smaller is left out, and said to be.
 const LINES: usize = 8;
-/// A counter's rate is told over so many samples, as the demo is short.
+/// A counter's rate is told over this number of samples, as the demo is short.
 const RATE_OVER: usize = 5;
 
 /// A line: times and values.

@@ -26,15 +26,14 @@ const RUNS: [&str; 13] = [
     "growth_pg_once",
 ];
 
-/// Runs five loads, orders, batch jobs, receipts, fundings and orders of growing servers, through hand-written services and through pg_once, with
-/// real trouble (kill -9, lost answers, duplicates, cancellations, terminated backends), and counts
-/// what went wrong.
+/// Runs five loads (orders, batch jobs, receipts, fundings, and orders while servers are added) through hand-written
+/// services and through pg_once, with real trouble (kill -9, lost answers, duplicates, cancellations, terminated
+/// backends), and counts what went wrong.
 ///
-/// Starts its own PostgreSQL (the server of PG_ONCE_PG_CONFIG, where `make install` has put
-/// pg_once), a world outside and several service processes; nothing of it is left afterwards. Writes
-/// report.html and results.json. Ends with status 1 unless pg_once made every order exactly once,
-/// ended every job and every funding whole or with everything given back, lost and repeated no
-/// receipt, and the trouble really happened.
+/// Starts its own PostgreSQL (the server of PG_ONCE_PG_CONFIG, where `make install` has put pg_once), a world outside
+/// and several service processes; none of them is left afterwards. Writes report.html and results.json. Ends with
+/// status 1 unless pg_once made every order that arrived exactly once, ended every job and every funding whole or with
+/// everything given back, lost and repeated no receipt, and the trouble really happened.
 #[derive(Parser, Clone)]
 #[command(name = "demo", version)]
 pub struct Settings {
@@ -73,7 +72,7 @@ pub struct Settings {
     /// Seed of the load and of the trouble
     #[arg(long, default_value_t = 20)]
     pub seed: u64,
-    /// Service processes; so many workers for the jobs
+    /// Service processes, and as many workers for the jobs
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub services: u16,
     /// The lease of a request or a job, in milliseconds

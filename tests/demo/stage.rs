@@ -44,7 +44,7 @@ impl Cast {
         }
     }
 
-    /// So many processes of a program; tells the addresses under which they will be known.
+    /// Adds processes of a program; tells the addresses under which they will be known.
     pub async fn add(
         &mut self,
         role: &str,

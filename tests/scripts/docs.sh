@@ -20,7 +20,7 @@ install_extension "$CHOSEN_PG_CONFIG" dev
 (PG_ONCE_WRITE_DOCS=1 run_e2e "$CHOSEN_PG_CONFIG" "$CHOSEN_PG_CONFIG" --test reference)
 
 say "Building the book"
-# mdBook takes pages below one folder only. So the pages and the files that they link are copied, in the same places.
+# mdBook takes pages below one folder only. So the pages and the files that they link to are copied, in the same places.
 copy=$ROOT/target/book-src
 rm -rf "$copy" "$ROOT/target/book"
 mkdir -p "$copy/src"

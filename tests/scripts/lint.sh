@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make lint: formatting, clippy, shellcheck and the client's documentation. All of them run; any finding fails. `lint.sh
-# extension`: clippy of the extension alone, for the version that PG_VERSIONS names; `lint.sh bare`: clippy of the
-# client without its optional features, which also has other dependencies.
+# make lint: formatting, clippy, shellcheck, pgspot and the client's documentation. All of them run; any finding fails.
+# `lint.sh extension`: clippy of the extension alone, for the version that PG_VERSIONS names; `lint.sh bare`: clippy of
+# the client without its optional features, which also has other dependencies.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make test-assert: the end-to-end tests on a PostgreSQL 15 that checks itself. Debian's source of it is built with
-# --enable-cassert, once (6 minutes on two cores), and gets the extension in the dev profile. Every test must pass, and
+# --enable-cassert, once (a few minutes), and gets the extension in the dev profile. Every test must pass, and
 # the log of every server that a test started must be free of failed assertions, PANIC and leaks. At the end of every
 # test amcheck and pg_visibility look at each table and index of its databases (tests/src/pages.rs); the program `pages`
 # has a standby with wal_consistency_checking.

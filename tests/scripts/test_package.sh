@@ -3,8 +3,8 @@
 # server without files of ours. As root on Debian, the Debian package is installed into Debian's own server, used,
 # upgraded beside an open session, and removed without remains.
 #
-# It makes a cluster of its own, and always removes cluster and package at the end. It refuses to run on a machine with
-# the extension installed.
+# It makes a cluster of its own, and always removes cluster and package at the end. The test of the Debian package
+# refuses to run on a machine with the extension installed.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh

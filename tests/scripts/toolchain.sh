@@ -9,7 +9,7 @@ PGRX_NEEDED=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 MDBOOK_NEEDED=0.5.4
 
 # shellcheck disable=SC2034 # for the scripts that source this
-# The client and the two packages that use it. Every invocation of cargo names these packages and all features of the
+# The client and the two packages that use it. The tests' calls of cargo name these packages and all features of the
 # client: with other packages or features cargo would build twice.
 BOTH=(--package pg-once --package pg-once-tests --package pg-once-programs --all-features)
 

@@ -51,8 +51,8 @@ async fn connect(role: &str, name: &str, directly: bool) -> Client {
     client.unwrap()
 }
 
-/// A database that a test has for itself, a copy of the model's files. When the test has passed, it is checked and
-/// dropped.
+/// A database that a test has for itself, a copy of the model's files. When the test has passed, the database is
+/// checked and dropped.
 pub struct Database {
     /// As the server knows it.
     pub name: String,
@@ -378,7 +378,7 @@ impl Playground {
         .await
     }
 
-    /// Pretends, in this session, that so much time has passed since the tests' epoch.
+    /// Pretends, in this session, that the time `since` has passed since the tests' epoch.
     pub async fn clock(&self, since: &str) {
         let sql = format!(
             "select set_config('once.fake_now', (timestamptz '{EPOCH}' + interval '{since}')::text, false)"

@@ -129,7 +129,7 @@ impl PgBouncer {
         self.url_as(SUPERUSER, db)
     }
 
-    /// Like [`PgBouncer::url`], for another role: one of those named at the start.
+    /// Like [`PgBouncer::url`], for another role.
     #[must_use]
     pub fn url_as(&self, user: &str, db: &str) -> String {
         format!("postgresql://{user}@127.0.0.1:{}/{db}", self.port)

@@ -35,7 +35,7 @@ pub struct Lsn(pub u64);
 
 impl Lsn {
     /// Where the next record will be written. If it has not moved between two looks, nobody in the whole cluster wrote
-    /// anything. Autovacuum and checkpoints write too.
+    /// anything, not even autovacuum or a checkpoint.
     ///
     /// # Errors
     /// If the server is a standby or not there.

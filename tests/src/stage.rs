@@ -60,7 +60,7 @@ impl Stage {
         stage
     }
 
-    /// Pretends in this session that so much time has passed.
+    /// Pretends in this session that the time `since` has passed.
     pub async fn clock(&self, since: &str) {
         self.play.clock(since).await;
         since.clone_into(&mut self.now.lock().unwrap());

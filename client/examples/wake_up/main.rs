@@ -111,7 +111,7 @@ impl Service {
         until(|| self.delivered.load(Ordering::SeqCst) == events).await
     }
 
-    /// Until the worker has asked again after a long wait; its next one will be no shorter than that.
+    /// Until the worker has asked again after a long wait; its next wait will be no shorter than that.
     async fn until_idle(&self) -> Result<Duration> {
         let client = self.story.pool.get().await?;
         let mut last: Option<i64> = None;

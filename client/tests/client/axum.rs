@@ -120,7 +120,7 @@ async fn came(request: reqwest::RequestBuilder) -> Came {
 struct Work(Arc<(AtomicU32, Semaphore)>);
 
 impl Work {
-    /// May end so many times.
+    /// The first `permits` runs may end.
     fn new(permits: usize) -> Self {
         Self(Arc::new((AtomicU32::new(0), Semaphore::new(permits))))
     }

@@ -40,7 +40,7 @@ impl Seen {
         self.0.lock().unwrap().len()
     }
 
-    /// Until so many deliveries were seen.
+    /// Until this number of deliveries was seen.
     async fn until(&self, deliveries: usize) {
         until(|| self.len() >= deliveries).await;
     }
@@ -83,7 +83,7 @@ fn worker(topic: &Topic) -> OutboxWorker<Pool> {
     worker.backoff(QUICK).poll_every(Duration::from_millis(50))
 }
 
-/// Failed events are due again at once, almost.
+/// Makes failed events due again almost at once.
 async fn eager(topic: &Topic, max_attempts: i32) {
     let options = SubscriberOptions::new()
         .max_attempts(max_attempts)

@@ -1,4 +1,4 @@
-//! Two databases of one server, each a shard: what belongs to a routing value is in its own database only.
+//! Two databases of one server, each a shard: the rows of a routing value are in one of the two only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,7 +91,7 @@ fn of_deadpool(made: &[(String, Pool)]) -> Shards {
     Shards::new(made.iter().map(|(_, pool)| (**pool).clone())).unwrap()
 }
 
-/// Declares the topic in each, and emits so many events with its shard's number.
+/// Declares the topic in each shard, and emits `events` events there whose payload is the shard's number.
 async fn emit_in_each(shards: &Shards, topic: &Topic, events: usize) {
     for (number, pool) in shards.each() {
         topic.set(pool, &TopicOptions::new()).await.unwrap();

@@ -27,7 +27,7 @@ pub const QUICK: Backoff = Backoff {
     call_timeout: Duration::from_secs(20),
 };
 
-/// Where `PG_ONCE_URL` leads when that is through a pooler in transaction mode.
+/// Names the same database directly, when `PG_ONCE_URL` is through a pooler in transaction mode.
 const DIRECT: &str = "PG_ONCE_DIRECT_URL";
 
 pub fn config() -> Config {
@@ -41,7 +41,7 @@ pub fn through_pooler() -> bool {
     std::env::var_os(DIRECT).is_some()
 }
 
-/// Past the pooler, for what needs a session of its own: why.
+/// Past the pooler, for what needs a session of its own; `_why` says why.
 pub fn directly(_why: &str) -> Config {
     match std::env::var(DIRECT) {
         Ok(url) => url
@@ -317,7 +317,7 @@ pub fn named_pool() -> (String, Pool) {
     (name, pool_to(named))
 }
 
-/// Until the worker of this name has asked again after a long wait; its next one will be no shorter than that.
+/// Until the worker of this name has asked again after a long wait; its next wait will be no shorter than that.
 pub async fn until_idle(name: &str) -> Duration {
     let asked = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint FROM pg_stat_activity \
                  WHERE application_name = $1";

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::support::{Jobs, QUICK, named_pool, pool, until_idle};
 
-/// Several jobs whose cancellation was asked for and who have nobody.
+/// Several jobs whose cancellation was asked for, and which nobody works on.
 async fn left_behind(customers: &[&str]) -> Jobs {
     let jobs = Jobs::guarded().await;
     let mut ids = vec![jobs.id];

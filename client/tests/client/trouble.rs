@@ -46,7 +46,7 @@ impl Troubled {
         }
     }
 
-    /// So many calls were made, and those that were to get into trouble among them.
+    /// More calls were made than those up to the last that was to get into trouble.
     fn assert_met(&self) {
         assert!(self.calls.load(Ordering::SeqCst) > self.which.end);
     }

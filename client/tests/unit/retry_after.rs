@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn every_http_date_is_the_time_that_another_parser_reads() {
-    // A day out of eleven, of four centuries and more, at a time of its own.
+    // Every eleventh day of four centuries and more, each at another time of day.
     let day = 24 * 60 * 60;
     for n in (0..160_000_u64).step_by(11) {
         let at = Duration::from_secs(n * day + n * 7919 % day);

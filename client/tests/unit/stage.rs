@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Ends so, but only when it is told.
+/// Ends with `ended`, but only when it is told to.
 async fn told(mut seen: watch::Receiver<Stage>, ended: Result<(), Error>) -> Result<(), Error> {
     reached(&mut seen, Stage::Finish).await;
     tokio::task::yield_now().await; // what it is at

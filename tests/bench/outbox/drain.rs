@@ -26,7 +26,7 @@ pub struct Drain<'a> {
     /// The max of each take.
     pub by: i32,
     pub synchronous: bool,
-    /// Ends when so many events have been delivered (the other workers then finish their batches),
+    /// Ends when this number of events has been delivered (the other workers then finish their batches),
     /// or after `limit`.
     pub events: u64,
     pub limit: Duration,

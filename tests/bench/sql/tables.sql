@@ -1,5 +1,5 @@
--- The same table for every side but the lean one: columns, defaults and indexes of once.key. Without its CHECKs, which pg_once's own
--- writes do not evaluate.
+-- The same table for every side but the lean one: columns, defaults and indexes of once.key. Without its CHECKs, which
+-- pg_once's own writes do not evaluate.
 CREATE SCHEMA raw;
 CREATE TABLE raw.key (LIKE once.key INCLUDING ALL EXCLUDING CONSTRAINTS);
 -- As a good engineer writes it by hand: ten columns, found by scope and key, deleted by an index on the expiry.

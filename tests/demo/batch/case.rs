@@ -22,8 +22,8 @@ use crate::proof::{ask, latencies};
 use crate::settle::settle;
 use crate::story::{self, Card, Damage, Run};
 
-/// A run is over when nothing has changed for so long: more than the lease of a worker that died
-/// last, a sweep, and the teardown of what it gives back.
+/// A run is over when nothing has changed for this long: more than the lease of a worker that died
+/// last, a sweep, and the teardown of what the sweep gives back.
 const QUIET_FOR: Duration = Duration::from_secs(6);
 
 /// Jobs that have not ended, and the last change of any.

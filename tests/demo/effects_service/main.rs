@@ -37,7 +37,7 @@ use caller::Caller;
 /// Between two rounds of the janitor.
 const NAP: Duration = Duration::from_millis(700);
 
-/// An idle worker looks again so soon.
+/// The longest wait of an idle worker before it looks again.
 const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// The services of the pg_once demo whose effects leave the database.

@@ -58,7 +58,7 @@ impl ByHand {
         Ok(by_hand)
     }
 
-    /// Every row that has another home among so many servers, where it is not there yet.
+    /// Copies every row that has another home among this number of servers and is not there yet.
     async fn copy_rows(&self, servers: usize) -> Result<()> {
         for (at, from) in self.servers.iter().enumerate().take(servers) {
             for row in from.query(ROWS, &[]).await? {

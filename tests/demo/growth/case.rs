@@ -45,7 +45,7 @@ pub struct Case {
 
 /// Servers that become more.
 pub trait Servers: Sized {
-    /// So many ways lead to them, each for its customers.
+    /// How many shards have services of their own; 1: each service finds the server itself.
     const SHARDS: usize;
     /// What is drawn below the services: the servers, then the changes.
     const LANES: &[&'static str];

@@ -29,7 +29,7 @@ use crate::stage::Cast;
 use crate::story::{self, Card, Damage, Run};
 use crate::supervisor::Program;
 
-/// The recovery points of the service that uses pg_once: every place between two effects.
+/// Where the service that uses pg_once dies: every place between two effects.
 const KEYED_POINTS: &[&str] = &[
     "after_claim",
     "after_step_begin",
@@ -55,7 +55,7 @@ const KEEP_REQUESTS: &str = "select once.scope_set('orders.create', '{\"keep_req
 const QUIET_FOR: Duration = Duration::from_secs(12);
 /// How long an idle completer waits.
 const COMPLETE_EVERY: &str = "--complete-every-ms=500";
-/// It finds what the sweeps show it.
+/// The completer finds only keys that a sweep has marked as abandoned.
 const SWEEP_EVERY: Duration = Duration::from_millis(300);
 
 /// What the bank knows of the requests that it got.

@@ -78,7 +78,7 @@ impl Order {
     }
 }
 
-/// `count` orders of so many customers spread over `window`, in the order of their start.
+/// `count` orders of `customers` customers spread over `window`, in the order of their start.
 pub fn plan(count: usize, window: Duration, customers: u32, seed: u64) -> Vec<Order> {
     let mut rng = StdRng::seed_from_u64(seed);
     let order = |_| order(&mut rng, window, customers);

@@ -50,7 +50,7 @@ public record Action(String machine, String id, long token, double seconds) {
         }, machine, id, step, requester, lease, holder, version).get(0);
     }
 
-    /** The lease counts from now; seconds: instead of the step's length. */
+    /** The lease counts from now; seconds: its length, instead of the step's. */
     public Extended extend(Connection connection, Double seconds) {
         return ask(connection, EXTEND, row -> new Extended(row.getDouble(1), row.getBoolean(2)), seconds);
     }

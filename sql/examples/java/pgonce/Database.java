@@ -121,7 +121,7 @@ public record Database(DataSource source) {
         };
     }
 
-    /** Extends a lease of so many seconds at every third of it, in a thread, until it is closed. */
+    /** Extends a lease whenever a third of its seconds is over, in a thread, until closed, lost or finished. */
     public Heartbeat heartbeat(double seconds, Work<?> extend) {
         CountDownLatch over = new CountDownLatch(1);
         Thread thread = new Thread(() -> beat((long) (seconds * 1000 / 3), extend, over), "heartbeat");

@@ -67,7 +67,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return step.get(0);
     }
 
-    /** Records that it ended. */
+    /** Records that a foreign call ended. */
     public StepEnd stepDone(Connection connection, String name, String result) {
         return stepDone(connection, name, result, null, null);
     }
@@ -133,7 +133,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return extend(connection, null);
     }
 
-    /** The lease counts from now; seconds: instead of the scope's length. */
+    /** The lease counts from now; seconds: its length, instead of the scope's. */
     public Void extend(Connection connection, Double seconds) {
         return ask(connection, EXTEND, scope, key, token, seconds);
     }

@@ -18,7 +18,7 @@ public class OnceException extends RuntimeException {
         hint = said(cause) == null ? null : said(cause).getHint();
     }
 
-    /** ON001: it is not yours any more. Stop, and write nothing. */
+    /** ON001: the lease is not yours any more. Stop, and write nothing. */
     public static class LeaseLost extends OnceException {
         LeaseLost(SQLException cause) { super(cause); }
     }
@@ -80,7 +80,7 @@ public class OnceException extends RuntimeException {
             case "ON007" -> new WrongShard(cause);
             // Serialization failure, deadlock, lock not available.
             case "40001", "40P01", "55P03" -> new Conflict(cause);
-            // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
+            // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a stale pooler.
             case "40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300", "3D000" -> new Unavailable(cause);
             default -> {
                 if (state.startsWith("08")) yield new Unavailable(cause);

@@ -13,8 +13,8 @@ import pgonce.Subscriber.Event;
  * Events that leave the database: emitted beside the writes ({@link Topic}), delivered by this worker. lease: seconds,
  * how soon another worker goes on after this one died.
  *
- * <p>At least once on the wire, once by the delivery key. Invariant: an event is acked only after the delivery
- * has ended well, and whatever dies, what is not acked comes again, with the same delivery key.
+ * <p>At least once on the wire; once for a receiver that dedupes by the delivery key. Invariant: an event is acked only
+ * after the delivery has ended well, and whatever dies, what is not acked comes again, with the same delivery key.
  */
 public record Outbox(Database database, Subscriber subscriber, double lease) {
     private static final int BATCH = 10;
@@ -25,7 +25,7 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
     }
 
     /**
-     * It is tried again, after the subscriber's backoff or, where after is not null, after so many seconds.
+     * It is tried again, after the subscriber's backoff or, where after is not null, after that number of seconds.
      * kind: a word by which failures are counted; "never": it is dead at once.
      */
     public static class NotDelivered extends Exception {
@@ -70,7 +70,7 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
 
     private void deliver(List<Event> events, Delivery delivery, CountDownLatch stop) throws InterruptedException {
         long token = events.get(0).token();
-        Set<String> stuck = new HashSet<>(); // order keys of which one failed: the later ones left the batch with it
+        Set<String> stuck = new HashSet<>(); // order keys with a failed event; their later events left the batch
         try (Database.Heartbeat beating = database.heartbeat(lease, connection -> subscriber.extend(connection, token, lease))) {
             for (int place = 0; place < events.size(); place++) {
                 Event event = events.get(place);

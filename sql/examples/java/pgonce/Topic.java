@@ -9,7 +9,7 @@ public record Topic(String name) {
               FROM once.outbox_emit(?, ?::json, order_key => ?, dedupe_key => ?, headers => ?::json,
                                     delay => make_interval(secs => ?))""";
 
-    /** emitted: false where the topic has had this dedupeKey; id is the first one's. */
+    /** emitted: false where this dedupeKey came within the topic's dedupe_for; id is the first one's. */
     public record Emitted(long id, boolean emitted) {}
 
     /** payload: JSON text; orderKey may be null. */

@@ -92,7 +92,7 @@ export async function transaction(pool, work, tries = 5, again = [Conflict]) {
   }
 }
 
-/** Extends a lease of so many seconds at every third of it while work runs; its signal aborts when the lease is lost. */
+/** Extends a lease of this length whenever a third of it is over, while work runs; work's signal aborts at ON001. */
 export async function heartbeat(pool, seconds, extend, work) {
   const over = new AbortController();
   const lost = new AbortController();

@@ -15,7 +15,7 @@ export class OnceError extends Error {
   }
 }
 
-/** ON001: it is not yours any more. Stop, and write nothing. */
+/** ON001: the lease is not yours any more. Stop, and write nothing. */
 export class LeaseLost extends OnceError {}
 /** ON002: fix the program, or the machine's definition. */
 export class IllegalTransition extends OnceError {}

@@ -84,7 +84,7 @@ export class Lease {
     return step;
   }
 
-  /** Records that it ended. → result: the first one's; recorded: whether that is this one. The events are JSON text. */
+  /** Records the call's end. → result: of the first record; recorded: whether it is this one. Events: JSON text. */
   async stepDone(client, name, result = null, { onComplete = null, onAbort = null } = {}) {
     const [done] = await this.#ask(client, STEP_DONE, name, result, onComplete, onAbort);
     return done;
@@ -109,7 +109,7 @@ export class Lease {
 
   release(client, error, after = null) { return this.#ask(client, RELEASE, storable(error), after); }
   park(client, reason) { return this.#ask(client, PARK, storable(reason)); }
-  /** The lease counts from now; seconds: instead of the scope's length. */
+  /** The lease counts from now; seconds: its length, instead of the scope's. */
   extend(client, seconds = null) { return this.#ask(client, EXTEND, seconds); }
 
   #ask(client, text, ...values) { return rows(client, text, [this.scope, this.key, this.token, ...values]); }

@@ -1,7 +1,7 @@
 // Events that leave the database: emit beside the writes, deliver in a worker.
 //
-// At least once on the wire, once by the delivery key. Invariant: an event is acked only after `deliver` has
-// ended well, and whatever dies, what is not acked comes again, with the same delivery key.
+// At least once on the wire; once for a receiver that dedupes by the delivery key. Invariant: an event is acked only
+// after `deliver` has ended well, and whatever dies, what is not acked comes again, with the same delivery key.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, waitBefore } from './database.js';
@@ -24,7 +24,7 @@ const DEAD = `
     FROM once.outbox_dead($1, $2, $3)`;
 const REDRIVE = 'SELECT redriven FROM once.outbox_redrive($1, $2, $3, $4::bigint[]) AS redriven';
 
-/** It is tried again, after the subscriber's backoff or after so many seconds. kind: a word to count failures by. */
+/** It is tried again, after the subscriber's backoff or `after` seconds. kind: a word to count failures by. */
 export class NotDelivered extends Error {
   constructor(message, { kind = 'error', after = null, cause } = {}) {
     super(message, { cause });
@@ -40,7 +40,7 @@ export class Never extends NotDelivered {
 
 /**
  * In the transaction of the writes that the event tells of. payload and headers: JSON text; delay: seconds.
- * → eventId, and emitted: false where the topic has had this dedupeKey (eventId is the first one's).
+ * → eventId, and emitted: false where this dedupeKey came within the topic's dedupe_for (eventId is the first one's).
  */
 export async function emit(client, topic, payload, { orderKey = null, dedupeKey = null, headers = null, delay = null } = {}) {
   const [row] = await rows(client, EMIT, [topic, payload, orderKey, dedupeKey, headers, delay]);
@@ -83,7 +83,7 @@ export class Subscriber {
 /** Takes batches and delivers their events one after another; run several processes for more. */
 export class Worker {
   /**
-   * deliver(event, lost): its payload is the text that was emitted; lost aborts when the lease is lost.
+   * deliver(event, lost): its payload is the text that was emitted; lost aborts when a heartbeat gets ON001.
    * lease: seconds, how soon another worker goes on after this one died. poll: ms that an idle worker waits, at most.
    */
   constructor(pool, topic, subscriber, deliver, { lease = 60, batch = 10, poll = 1000 } = {}) {
@@ -125,7 +125,7 @@ export class Worker {
     const { token } = events[0];
     const extend = (client) => this.subscriber.extend(client, token, this.lease);
     await heartbeat(this.pool, this.lease, extend, async (lost) => {
-      const stuck = new Set(); // order keys of which one failed: the later ones left the batch with it
+      const stuck = new Set(); // order keys with a failed event: their later events left the batch with it
       for (const [place, event] of events.entries()) {
         if (stuck.has(event.orderKey)) continue;
         if (stop.aborted) {

@@ -1,4 +1,4 @@
-"""The programs of the practice: each is killed at every statement, and ends as if nothing had died."""
+"""The programs of examples/: each is killed at every statement, and ends as if nothing had died."""
 
 import ast
 import itertools

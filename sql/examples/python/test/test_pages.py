@@ -1,4 +1,4 @@
-"""The Python of the book runs as it is printed: the tutorial's program, and the workflow."""
+"""The Python of the book runs as it is printed: the tutorial's program, and the how-to pages."""
 
 import json
 import os

@@ -52,8 +52,8 @@ class Moved:
 class NotClaimed:
     """Why an action does not begin here.
 
-    cancelling: tear down. refused: not in the step's status or at this version. unclaimed: this requester's step has
-    no claim state: end it by a transition. not_found.
+    cancelling: tear down. refused: another status or version, or the step has no such requester. unclaimed: this
+    requester's step has no claim state: end it by a transition. not_found.
     """
 
     outcome: str
@@ -100,7 +100,7 @@ class Row:
         requester: str | None = None,
         version: int | None = None,
     ) -> Flow[Moved]:
-        """One conditional update. On a pool, an answer `status` with the new status may be this call's own repeat."""
+        """One conditional update. On a pool, the reason `status` with the new status may mean this call's own move."""
         from_ = None if from_status is None else list(from_status)
         arguments = {"to": to, "from_": from_, "patch": text_of(patch), "requester": requester, "version": version}
         (row,) = yield from ask(TRANSITION, **self._which, **arguments)

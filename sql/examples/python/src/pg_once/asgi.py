@@ -2,13 +2,13 @@
 
     app.add_middleware(Idempotency, pool=pool, user=lambda scope: scope["state"]["user"])
 
-A request with the header is claimed before the application sees it, and its answer is stored when the application has
-returned. The application's writes commit with the answer only if it stores the answer in its own transaction:
+A request with the header is claimed before the application sees it. When the application returns, its answer is stored,
+but 5xx, 401, 403, 408, 409, 425 and 429 release the key instead. The application's writes commit with the answer only
+if it stores the answer in its own transaction:
 
     await current(request).complete(session, 201, body)
 
-Else, if the process dies between the two commits, a retry runs the request again: fine for conditional writes, or for
-one foreign call with a derived key.
+Else a retry after a crash between the two commits runs the request again: fine for conditional writes or keyed calls.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class Idempotency:
             return problem(503, "the database is away", 1), []
 
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
-        """Runs the application, and stores its answer unless the application has done so.
+        """Runs the application. Stores its answer unless the application has done so, or releases the key.
 
         An answer that the application has stored may have been rolled back.
         """

@@ -103,7 +103,7 @@ def teardown(
     """The whole teardown, each call in a transaction of its own; after any error or crash it begins at the top.
 
     delete(item) removes what one item left outside; a missing thing counts as deleted. item is the parsed row.
-    TeardownIncomplete: in each of so many rounds new items appeared.
+    TeardownIncomplete: in each of these rounds new items appeared.
     """
     for last in _rounds(rounds):
         refunded = yield from refund.flow(row)

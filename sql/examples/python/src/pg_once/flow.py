@@ -61,7 +61,7 @@ class Under:
 
 @dataclass(frozen=True)
 class Pause:
-    """Waits for so many seconds, or until stop (a threading.Event or asyncio.Event) is set."""
+    """Waits for `seconds`, or until stop (a threading.Event or asyncio.Event) is set."""
 
     seconds: float
     stop: Any = None

@@ -17,7 +17,7 @@ NOT_DONE = {401, 403, 425, 429}
 
 
 class Retry(Exception):
-    """The call failed, and a retry is right, after so many seconds (None: the caller's default). A key is released."""
+    """The call failed, and a retry is right, in `after` seconds (None: the caller's default). The key is released."""
 
     def __init__(self, error: str, after: float | None = None) -> None:
         super().__init__(error)

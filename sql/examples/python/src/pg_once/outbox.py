@@ -57,7 +57,7 @@ DISCARD = "SELECT discarded FROM once.outbox_discard(%(topic)s, %(subscriber)s, 
 @dataclass(frozen=True)
 class Emitted:
     event_id: int
-    emitted: bool  # False: an event with this dedupe_key was emitted within the topic's window: event_id
+    emitted: bool  # False: an event with this dedupe_key was emitted within the topic's dedupe_for: event_id
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Dead:
 
 
 class NotDelivered(Exception):
-    """The event is tried again, after so many seconds, or without them after the subscriber's backoff.
+    """The event is tried again, after `after` seconds, or without it after the subscriber's backoff.
 
     kind: a word by which failures are counted, such as "timeout".
     """
@@ -151,7 +151,7 @@ class Subscriber:
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """How many events this call acked. In a handler's transaction, call it first, before any call on keys."""
+        """How many events this call acked (0 if the answer for all was lost). In a transaction, call it before keys."""
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
         return told[0].acked if told else len(event_ids or ())
 
