@@ -68,7 +68,7 @@ pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> R
         } else {
             stock::remake_expired(database, EXPIRED_PER_SECOND * seconds).await?;
         }
-        // All find the same number of expired keys in the table, as good as.
+        // All find nearly the same number of expired keys in the table.
         for turn in 0..sweeps.len() {
             let at = (round + turn) % sweeps.len();
             let run = claims_beside(database, sweeps[at]).await?;

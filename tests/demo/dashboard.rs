@@ -129,7 +129,7 @@ impl Ask<'_> {
     }
 }
 
-/// Growth per second over the last few samples; a counter that went back began anew.
+/// Growth per second over the last few samples; 0 where a counter went back, because it began anew.
 fn rate(line: &Line) -> Line {
     let since = |i: usize| line.get(i.saturating_sub(RATE_OVER)).copied();
     let each = |(i, (at, value)): (usize, &(f64, f64))| {

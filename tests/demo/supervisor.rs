@@ -1,7 +1,7 @@
 //! Keeps the service processes running while they are killed, and kills them.
 //!
-//! Invariant: every end of a process is in the journal with its cause; a process that ended
-//! without being killed is `Died`, and the run fails for it. A killed one is back at once.
+//! Invariant: until the run is over, every end of a process that accepted requests is in the journal with its
+//! cause. One that ended without being killed is `Died`, and the run fails for it. A killed one is back at once.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

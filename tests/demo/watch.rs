@@ -35,7 +35,7 @@ pub type Seen = Arc<Mutex<Vec<Point>>>;
 /// Watches until it is ended.
 pub struct Watch {
     seen: Seen,
-    /// What was said the last time that nobody could be asked.
+    /// The error of the last time that a database could not be asked.
     failed: Arc<Mutex<Option<String>>>,
     task: JoinHandle<()>,
 }

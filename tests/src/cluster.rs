@@ -1,6 +1,6 @@
 //! One private PostgreSQL: start, stop, kill, connect.
 //!
-//! A cluster keeps its port over restarts, so that clients and poolers find it again. Nothing of it outlives the value:
+//! A cluster keeps its port over restarts if nobody takes it, so clients and poolers find it. Nothing outlives the value:
 //! `Drop` stops the cluster, and the leash stops it when no `Drop` runs. When a test has passed, `Drop` asks
 //! `once.verify()` in each database first, and under `make test-assert` looks at the database's files.
 
@@ -101,7 +101,7 @@ impl Cluster {
         self.programs.version()
     }
 
-    /// The port on 127.0.0.1, the same after each restart.
+    /// The port on 127.0.0.1, the same after a restart unless somebody took it meanwhile.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -176,7 +176,7 @@ impl Cluster {
     /// Starts the server, after crash recovery where needed, and waits until it lets clients in.
     ///
     /// # Errors
-    /// With the end of the server's log, if it does not start.
+    /// If it runs already; with the end of the server's log, if it does not start.
     pub fn start(&mut self) -> Result<()> {
         if self.is_running() {
             bail!("the cluster on port {} runs already", self.port);

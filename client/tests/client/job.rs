@@ -30,7 +30,7 @@ enum Trouble<'t> {
     LockWallet(&'t Jobs),
 }
 
-/// Works three items off and notes what it is asked to do.
+/// Works on three items and notes what it is asked to do.
 struct Script<'t> {
     pool: Pool,
     row: MachineRow,

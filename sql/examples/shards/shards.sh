@@ -161,7 +161,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # `until_true WHAT command...`: repeats the command while it returns 1; another error ends the script. Prints what the
-# command writes, the progress: at the beginning, at the end, and every five seconds.
+# command writes, the progress: at the beginning, at the end, and when it has changed, every five seconds.
 until_true() {
     local what=$1 said='' last='' next=0 status
     shift

@@ -1,6 +1,6 @@
 //! Takes that find nothing, while retries wait for their backoff, and while an old snapshot is held.
 //!
-//! Invariant: no take finds an event, and each topic has passed as many.
+//! Invariant: no take finds an event, and equally many events have passed through each topic.
 
 use anyhow::{Context, Result, ensure};
 

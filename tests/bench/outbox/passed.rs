@@ -23,7 +23,7 @@ const AT_ONCE: i32 = 10_000;
 pub async fn after_many(database: &Database) -> Result<Case> {
     let passed = database.settings.events() * 10;
     let dead = database.settings.events();
-    // Seconds of each drain: a tenth is to be told from noise.
+    // So many that a drain takes seconds, and a tenth can be told from noise.
     let each = dead / 2;
     let name = format!(
         "take + ack by 100, 8 workers, after many events and {} dead letters",

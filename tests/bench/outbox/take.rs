@@ -24,7 +24,7 @@ const BARS: [(u32, i32, bool, f64); 6] = [
 const OF_UNKEYED: Asked = Asked::Throughput(0.5);
 const WORKERS: u32 = 8;
 
-/// More than one second of any side can deliver, by the max of a take.
+/// More than any side can deliver in one run, by the max of a take.
 fn backlog(database: &Database, by: i32) -> u64 {
     let per_second = if by < 100 { 15_000 } else { 40_000 };
     per_second * u64::from(database.settings.seconds())

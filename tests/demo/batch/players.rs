@@ -47,8 +47,8 @@ const LEASED_ENDPOINT: &[&str] = &[
     "before_cancel_finish",
     "after_cancel_finish",
 ];
-/// What users cancel at an endpoint has mostly made nothing yet, so that there is nothing to delete; what is left to
-/// the janitor has.
+/// A job that an endpoint tears down has mostly made nothing yet, so that there is nothing to delete; a job that is
+/// left to the janitor has.
 const JANITOR: &[&str] = &["after_cleanup_items", "amid_cleanup"];
 /// The same places of the hand-written service.
 const NAIVE_WORKER: &[&str] = &[

@@ -1,5 +1,5 @@
-//! Connections whose process may die before and after certain calls: where a loop of the client crate is
-//! between two of them, nobody else can.
+//! Connections at which their process may die before and after certain calls: where a loop of the client
+//! crate makes the calls, this service has no place of its own between them.
 //!
 //! Invariant: it dies after a call only when the server has said that its work is committed, and before
 //! anybody here has heard of it.

@@ -129,7 +129,7 @@ impl Job for Batch<'_> {
     }
 
     /// An artifact's name follows from its item alone, so this one may be the next worker's by now.
-    /// But if the job is cancelled, it may have come too late for the teardown, and it goes.
+    /// But if the job is cancelled, the teardown may have missed it, so it is deleted.
     async fn discard(&mut self, _: &Action, at: &usize) {
         let Some(item) = self.items.get(*at) else {
             return;

@@ -60,9 +60,9 @@ pub struct Settled {
     pub ledgers_read: usize,
 }
 
-/// Reads ledger after ledger and settles what differs, until nothing does. Of an order that the bank has
-/// charged its client gets the order if it still wants it; one whose client has left gets the money back, and
-/// so does the first in any case, that there be a refund.
+/// Reads ledger after ledger and settles what differs, until nothing does. A parked order that the bank has
+/// charged is accepted if its client is still there; if not, the money goes back. The first such order is refunded
+/// in any case, so that there is a refund.
 pub async fn settle_from_ledger(
     ground: &Ground<'_>,
     database: &str,

@@ -1,7 +1,7 @@
 //! A line of the ledger that the world outside keeps, as it stands in the file.
 //!
-//! Invariant: every request that reached the ledger has a line, a repeated one too, so that what the
-//! driver reads there is all that came over the wire.
+//! Invariant: every request that the ledger did not refuse has a line, a repeated one too, so that the
+//! driver reads there all that came over the wire and may have had an effect.
 
 use serde::{Deserialize, Serialize};
 

@@ -2,9 +2,9 @@
 //! bank of the orders, the receiver of the receipts' webhooks, and the account of the fundings.
 //!
 //! Like a real provider it remembers `Idempotency-Key` (unless told not to), and like a real network
-//! it sometimes answers too late or not at all. Invariant: trouble comes only after the line is in
-//! the ledger, never instead of it; that is the case a caller cannot tell apart. Only accounts that
-//! are named `frozen` are refused without a line, for good; those named `silent` never answer.
+//! it sometimes answers too late or not at all. Invariant: an answer is late or lost only when the line
+//! is in the ledger, the case that a caller cannot tell apart. A transfer of an account that is named
+//! `frozen` is always answered 503, without a line; one of an account named `silent` is never answered.
 
 // The same way to die as the services.
 #[path = "../../../client/examples/order_service/crash.rs"]

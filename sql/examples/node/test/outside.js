@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 export class Outside {
   requests = [];
   effects = new Map(); // by key: what was done once
-  lose = 0; // so many answers get lost
+  lose = 0; // how many of the next answers get lost
   say = []; // [text, status, headers]: answers to requests with this text, without acting
   #holdAfter = Infinity; // the answers to later requests than this are held back
   #opened = Promise.resolve();
@@ -34,7 +34,7 @@ export class Outside {
 
   done(text) { return [...this.effects.values()].filter((seen) => seen.body.includes(text)); }
 
-  /** After so many more requests no answer goes out before work ends; what they ask is done all the same. */
+  /** After `after` more requests no answer goes out before work ends; what later ones ask is done all the same. */
   async holding(work, after = 0) {
     let open;
     this.#opened = new Promise((resolve) => { open = resolve; });

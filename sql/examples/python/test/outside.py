@@ -29,7 +29,7 @@ class Outside(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.requests: list[Seen] = []
         self.effects: dict[str, Seen] = {}  # by key: what was done once
-        self.lose = 0  # so many answers get lost
+        self.lose = 0  # how many of the next answers get lost
         self.say: list[tuple[str, int, dict[str, str]]] = []  # answers to requests with this text, without acting
         self.hold_after: float = float("inf")  # the answers to later requests than this are held back
         self.change = threading.Condition()
@@ -52,7 +52,7 @@ class Outside(ThreadingHTTPServer):
 
     @contextmanager
     def holding(self, after: int = 0) -> Iterator[None]:
-        """After so many more requests no answer goes out before the block ends; what they ask is done all the same."""
+        """After `after` more requests no answer goes out before the block ends; what later ones ask is done."""
         self.open.clear()
         self.hold_after = len(self.requests) + after
         try:

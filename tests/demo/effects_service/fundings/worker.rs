@@ -85,7 +85,7 @@ impl Worker {
         self.post(&lease, &funding).await
     }
 
-    /// The entries are there already; what counts is how they would be undone, and that it is the last.
+    /// The entries are there already; as the key's first step they are undone last.
     async fn note_entries(&self, lease: &Lease, funding: &Funding) -> Result<(), Failure> {
         let (pool, undo) = (&self.0.pool, Undo::entries(funding).event()?);
         if !matches!(

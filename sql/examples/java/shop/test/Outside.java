@@ -32,7 +32,7 @@ final class Outside implements AutoCloseable {
     private final List<Seen> requests = new ArrayList<>();
     private final Map<String, Seen> effects = new LinkedHashMap<>(); // by key: what was done once
     private final List<Saying> sayings = new ArrayList<>();
-    private int lose; // so many answers get lost
+    private int lose; // how many of the next answers get lost
     private int holdAfter = Integer.MAX_VALUE; // the answers to later requests than this are held back
     private CountDownLatch opened = new CountDownLatch(0);
 
@@ -80,7 +80,7 @@ final class Outside implements AutoCloseable {
         sayings.addAll(List.of(answers));
     }
 
-    /** After so many more requests no answer goes out before work ends; what they ask is done all the same. */
+    /** After `after` more requests no answer goes out before work ends; what later ones ask is done all the same. */
     <T> T holding(int after, Callable<T> work) throws Exception {
         CountDownLatch open = new CountDownLatch(1);
         synchronized (this) {
