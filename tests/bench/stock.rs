@@ -148,7 +148,7 @@ async fn check(database: &Database, keys: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes `keys` finished keys that are past ttl and gone_for: what the sweep task key_reap deletes.
+/// Empties the table and fills it with `keys` finished keys past gone_for: what the sweep task key_reap deletes.
 pub async fn remake_expired(database: &Database, keys: u64) -> Result<()> {
     remake_ours(database, keys, "t.COLUMN - interval '1000 days'").await
 }

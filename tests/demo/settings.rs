@@ -31,9 +31,9 @@ const RUNS: [&str; 13] = [
 /// backends), and counts what went wrong.
 ///
 /// Starts its own PostgreSQL (the server of PG_ONCE_PG_CONFIG, where `make install` has put pg_once), a world outside
-/// and several service processes; none of them is left afterwards. Writes report.html and results.json. Ends with
-/// status 1 unless pg_once made every order that arrived exactly once, ended every job and every funding whole or with
-/// everything given back, lost and repeated no receipt, and the trouble really happened.
+/// and several service processes; none of them is left afterwards. Writes report.html, results.json, dashboard.html
+/// and metrics.jsonl. Ends with status 1 unless pg_once made every order that arrived exactly once, ended every job and
+/// every funding whole or with everything given back, lost and repeated no receipt, and the trouble really happened.
 #[derive(Parser, Clone)]
 #[command(name = "demo", version)]
 pub struct Settings {
@@ -78,7 +78,7 @@ pub struct Settings {
     /// The lease of a request or a job, in milliseconds
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u64).range(500..=60_000))]
     pub lease_ms: u64,
-    /// Where report.html and results.json go
+    /// Where report.html and the other files go
     #[arg(long, default_value = "target/demo")]
     pub out: PathBuf,
     /// Print the queries behind the tables, too; the report has them in any case

@@ -1,6 +1,6 @@
 //! One private PostgreSQL: start, stop, kill, connect.
 //!
-//! A cluster keeps its port over restarts if nobody takes it, so clients and poolers find it. Nothing outlives the value:
+//! A cluster keeps its port over restarts unless somebody takes it, so clients find it. Nothing outlives the value:
 //! `Drop` stops the cluster, and the leash stops it when no `Drop` runs. When a test has passed, `Drop` asks
 //! `once.verify()` in each database first, and under `make test-assert` looks at the database's files.
 

@@ -27,7 +27,7 @@ impl OsUser {
     /// The user for this process: its own user, or an unprivileged user if it runs as root.
     ///
     /// # Errors
-    /// If this process is root and no unprivileged user can be found.
+    /// If this process is root, and the variable names no unprivileged user, or none can be found.
     pub fn for_servers() -> Result<Self> {
         if !geteuid().is_root() {
             return Ok(Self { ids: None });

@@ -218,7 +218,7 @@ class Keys(unittest.TestCase):
             self.assertIsInstance(claim(db, "left", names[0], {"for": names[0]}), key.Replayed)
 
     def abandoned(self, number: int, scope: str, attempts: int = 1) -> list[str]:
-        """Keys that clients began so many times, and never came back for. Completers may log what they like."""
+        """Keys that clients began `attempts` times, and never came back for. Completers may log what they like."""
         logging.disable()
         self.addCleanup(logging.disable, logging.NOTSET)
         scalar("""SELECT once.scope_set(%s, '{"keep_request": true}')""", scope)
