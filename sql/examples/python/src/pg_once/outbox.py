@@ -151,7 +151,7 @@ class Subscriber:
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """How many events it acked (0 if the answer for all was lost). In a transaction, call it before calls on keys."""
+        """How many events it acked (0 if the answer for all was lost). In a transaction, call it before any on keys."""
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
         return told[0].acked if told else len(event_ids or ())
 
