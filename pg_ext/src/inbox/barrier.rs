@@ -1,5 +1,5 @@
-//! `inbox_barrier`: a step's action and its compensation share one row. If the compensation commits
-//! first, it is skipped and the action is refused.
+//! `inbox_barrier`: a step's action and its compensation share one row. A compensation that comes first is skipped, and
+//! its action then refused.
 
 use super::entry::{Col, Entry, Status, expiry, ttl};
 use super::meet::{Decision, Found, Own, find_or_write};

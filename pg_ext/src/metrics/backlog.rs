@@ -2,9 +2,9 @@
 //!
 //! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All of them
 //! have a row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
-//! Delayed events are left out of the lag until they are due; their age counts from that time, after a
-//! take from the take, after a failure from the first failure. Dead events are counted
-//! separately.
+//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a delayed or
+//! redriven event counts from when it is due; in a batch from the take; after a failure from the first failure. Dead
+//! events are counted separately (dead.rs).
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 /// The most events of a lane that are counted one by one.
 const EXACT: usize = 64;
-/// The most rows of once.retry that are read for a subscriber, and the most events that are looked up for these rows.
+/// Of a subscriber, a call reads index entries for RETRIES rows of once.retry ([`entries_for`]), and LOOKUPS events.
 const RETRIES: usize = 10_000;
 const LOOKUPS: usize = 1_000;
 
@@ -45,7 +45,7 @@ pub struct BacklogLook {
 #[derive(Default)]
 pub struct Backlog {
     pub depth: f64,
-    /// When the oldest event was emitted, or became due.
+    /// The time from which the age of the oldest event counts.
     since: Option<i64>,
     /// A bound was reached: there may be more or older events.
     is_cut_short: bool,

@@ -1,8 +1,8 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
-//! Overdue keys are pending keys: key_abandon has moved them (key/abandon.rs). A key in its first lease counts only
-//! while that lease is alive. No index separates such keys from finished keys, because that would cost every completion
-//! its HOT update. So a bounded number of keys is read, and pg_once_leases_complete says whether these were all.
+//! Overdue keys are pending keys: key_abandon has moved those whose first lease expired. A key in its first lease
+//! counts only while that lease is alive. No index separates such keys from finished keys, because that would cost each
+//! completion its HOT update. So a bounded number of keys is read; pg_once_leases_complete says whether these were all.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -16,8 +16,8 @@ use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 
-/// The most index entries that one call reads (of pending keys, of other keys, of actions), the most scopes, and the
-/// least number of entries for each scope.
+/// The index entries of pending keys, and of other keys, and the leases of actions that one call reads, unless the
+/// least numbers of all scopes or machines come to more; the most scopes; the least number of entries for each scope.
 const MOST_ENTRIES: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_ENTRIES_OF_SCOPE: usize = 8;
@@ -41,7 +41,6 @@ pub struct KeyLeases {
     pub too_long: Vec<(String, String)>,
 }
 
-/// Leases of keys.
 pub fn keys(sheet: &Sheet) -> Result<()> {
     let keys = KeyLeases::count()?;
     let states = [
@@ -215,7 +214,6 @@ impl ActionLeases {
     }
 }
 
-/// Leases of actions.
 pub fn actions(sheet: &Sheet) -> Result<()> {
     let machines = stored::names()?;
     let share = (MOST_ENTRIES / machines.len().max(1)).max(LEAST_LEASES);

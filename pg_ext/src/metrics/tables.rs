@@ -63,7 +63,6 @@ fn of_task(sheet: &Sheet, of: [&str; 2], counts: [f64; 3]) -> Result<()> {
     )
 }
 
-/// Disk use.
 pub fn sizes(sheet: &Sheet) -> Result<()> {
     for row in spi::query(&OF_TABLES, &[])? {
         sheet.put(

@@ -1,4 +1,4 @@
-//! When a failed event is delivered again, until it is dead: after the backoff, or at the time that a nack names.
+//! A failed event is due again after the backoff, or when its nack says, until it is dead.
 
 use super::leave::{Fate, HeldEvent, Leaving};
 use super::topic::Subscriber;

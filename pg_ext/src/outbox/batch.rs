@@ -84,7 +84,7 @@ impl Part {
     }
 
     /// Tokens of the lane's batches that may be out (may still hold events): batches that were out when this part was
-    /// taken, and this part's batch.
+    /// taken, and this part's batch if it took events here.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {
@@ -218,7 +218,7 @@ pub fn lost(subscriber: &Subscriber, token: i64, events: &[i64]) -> Error {
     }
 }
 
-/// ON006: an earlier transaction has ended these events with this token.
+/// ON006: this token has already ended these events.
 pub fn already_done(subscriber: &Subscriber, token: i64, how: &str) -> Error {
     Error::already_done(
         format!(

@@ -34,8 +34,8 @@ const NAMED: &CStr = c"
     SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1 AND d.died_at > $3 AND d.event_id = ANY ($4)
      ORDER BY d.died_at, d.event_id LIMIT $2 FOR UPDATE SKIP LOCKED";
 
-// Another subscriber's redrive may have inserted the event. Then the update changes nothing, but locks the row, so that
-// the sweep (retire/tidy.rs) does not delete it.
+// The event may be there already: redriven before, or emitted with a delay. Then the update changes nothing, but locks
+// the row, so that the sweep (retire/tidy.rs) does not delete it.
 const REDRIVE: &CStr = c"
     WITH risen AS (
         DELETE FROM once.dead d USING unnest($3, $4) u (event_id, lane)

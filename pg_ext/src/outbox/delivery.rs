@@ -1,5 +1,5 @@
 //! once.delivery: failed attempts. `outbox_deliveries` lists the attempts of one event; metrics counts recent attempts.
-//! A sweep deletes an event's attempts together with the batch in which the event was acked (retire/tidy.rs).
+//! They are deleted with the batch in which their event was acked (retire/tidy.rs), or with its dead letter.
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;

@@ -1,7 +1,7 @@
 //! A batch in the making: the token, and the rows that the caller gets.
 //!
-//! A batch gets its token with its first event: a take that finds nothing locks no token. The rows are in the order of
-//! event ids, whatever lanes they came from.
+//! A batch gets its token with its first part (batch.rs): a take that finds nothing locks no token. The rows are in the
+//! order of event ids, whatever lanes they came from.
 
 use super::batch::Batch;
 use super::event::{Col, Event};
@@ -28,7 +28,7 @@ pub struct Draft<'a> {
     rows: Vec<(i64, [Option<Datum>; 8])>,
     /// The draft has one event, a suspect, and takes no other.
     pub alone: bool,
-    /// once.retry may have rows of the subscriber; set also when this take inserts some.
+    /// once.retry may have rows of the subscriber; set also when this take puts a batch back.
     pub retries: bool,
     /// An earlier batch is not over.
     pub is_active: bool,
@@ -85,7 +85,6 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Adds an event.
     pub fn push(&mut self, event: &Event, attempt: i32) {
         let copied = |col| event.raw(col).map(row::copied);
         let row = [

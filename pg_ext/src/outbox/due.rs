@@ -47,8 +47,8 @@ pub fn retire() -> Result<DueWork> {
     stored(Some(current))
 }
 
-/// Counts the segments that hold events, except segment `but`; each is due since its first event. The
-/// current segment counts too, because it grows while no sweep starts a new one.
+/// Counts the segments that hold events, except segment `but`; each is due since its first event. With None the current
+/// segment counts too, because it grows while no sweep opens another.
 pub fn stored(but: Option<usize>) -> Result<DueWork> {
     let mut due = DueWork::default();
     let snapshot = Snapshot::latest();

@@ -114,8 +114,8 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     log(&topic, emission, &segment)
 }
 
-/// Emits the event of a step or a move. Rights were checked when the event was registered. None: the topic is gone or
-/// has no subscribers.
+/// Emits the event of a step or a move. Rights were checked when the step registered it, or the machine was defined.
+/// None: the topic is gone or has no subscribers.
 pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
     let segment = open_segment()?;
     match Topic::registered(topic)? {

@@ -50,7 +50,7 @@ pub const KEPT: Home = Home {
 pub const DELAYED_LANE: i32 = -1;
 /// The lanes of events without order_key: several, so that takes do not wait for each other.
 pub const UNORDERED: [i32; 8] = [0, -2, -3, -4, -5, -6, -7, -8];
-/// This many consecutive event ids go to the same lane, so a small backlog is in one lane.
+/// This many consecutive event ids go to the same lane, so a small backlog is in one lane or two.
 const RUN: i64 = 64;
 
 /// The lane of an event without order_key.
@@ -89,7 +89,6 @@ pub enum Col {
 
 table::columns!(Col);
 
-/// One event.
 pub type Event = table::Record<Col, 9>;
 
 /// All tables of events.

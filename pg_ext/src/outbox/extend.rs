@@ -23,7 +23,7 @@ pub fn outbox_extend(call: &Call) -> Result<Datum> {
     }
     let now = clock::now_us()?;
     let most = batch.taken_at().saturating_add(subscriber.max_life_us);
-    // A lease never becomes shorter.
+    // A lease becomes shorter only if max_lease_life was lowered.
     let until = (now + lease).min(most).max(batch.lease_until().min(most));
     batch.extend(until)?;
     Ok(clock::interval_datum((until - now).max(0)))

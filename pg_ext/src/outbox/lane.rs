@@ -19,7 +19,7 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// The most events that one take puts behind earlier events of their key, or puts back from expired batches.
+/// The most events of a lane that a take puts behind others; with this many put back, it puts back no further batch.
 const MOST_BEHIND: usize = 10_000;
 
 /// A lane under this take's lock.
@@ -87,8 +87,8 @@ impl<'a> LockedLane<'a> {
             return Ok(expired);
         }
         if self.last.is_none() {
-            // subscriber_drop locks the lane and deletes its batches. A take that waited for the drop must write no
-            // batch.
+            // subscriber_drop locks the lane and deletes its batches. A take that read the subscriber before the drop
+            // must write no batch.
             self.subscriber.ensure_there(&self.snapshot)?;
         }
         let token = draft.token(last)?;
@@ -164,7 +164,7 @@ impl<'a> LockedLane<'a> {
         Ok(())
     }
 
-    /// Reads on in the log until the draft is full or the log ends.
+    /// Reads on in the log until the log ends, the draft is full, or MOST_BEHIND is reached.
     fn take_fresh(
         &self,
         draft: &mut Draft,

@@ -3,7 +3,7 @@
 //! For each order_key only the first named event counts as failed. The later events of the key in the batch, named or
 //! not, leave the batch too, but no attempt is counted for them.
 //! The receipt stores the rows of the answer: the same call again in this transaction returns them, and a later
-//! transaction gets them in the DETAIL of ON006.
+//! transaction gets their attempt and dead in the DETAIL of ON006.
 
 use super::backoff;
 use super::batch::{self, Batch};
@@ -29,7 +29,7 @@ const NEVER: &[u8] = b"never";
 /// The kind of an expired lease; not for callers.
 pub const EXPIRED: &[u8] = b"expired";
 
-// Events that left uncounted behind the named events have no attempt in the receipt.
+// Events that were not named, and left behind named events, have no attempt in the receipt.
 const ANSWER: &CStr = c"
     SELECT u.event_id, u.attempt, NULLIF(u.next_at, 'infinity'), u.dead
       FROM once.receipt r, unnest(r.event_ids, r.attempts, r.next_at, r.dead) u (event_id, attempt, next_at, dead)

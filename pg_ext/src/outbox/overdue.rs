@@ -1,8 +1,8 @@
-//! Batches whose lease expired are put back. A take puts back those of its lane; the sweep task outbox_requeue puts
-//! back those of all subscribers.
+//! Batches whose lease expired are put back. A take puts back those of the lanes that it locks; the sweep task
+//! outbox_requeue puts back those of all subscribers.
 //!
 //! An event that was alone in its batch has failed once more. In a larger batch any of the events may have killed the
-//! worker. So all of them return uncounted, as suspects, and a take hands out one suspect alone.
+//! worker. So those that it still holds return uncounted, as suspects, and a take hands out one suspect alone.
 
 use super::backoff;
 use super::batch::{self, Batch, Part};

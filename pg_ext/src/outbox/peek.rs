@@ -1,7 +1,7 @@
 //! `outbox_peek`: the pending events of a subscriber, without taking them.
 //!
 //! A pending event is in the log after a lane's cursor, in an open batch, or in once.retry. The call reads at most
-//! `max` events from each place, the lowest event_id first.
+//! `max` events from each lane, from each batch and from once.retry.
 
 use super::batch::{self, Batch, Part};
 use super::event::{self, Col, Event, is_unordered};

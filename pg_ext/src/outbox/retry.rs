@@ -1,5 +1,5 @@
-//! once.retry: events of a subscriber that are handled one by one, because they failed, were delayed, or stand behind
-//! an earlier event of their order_key in this table.
+//! once.retry: events of a subscriber that are handled one by one, because they failed, were delayed or redriven, or
+//! stand behind an earlier event of their order_key in this table.
 //!
 //! A row is in a batch (token), due from a time on (a finite due_at), or waits (infinity). In a lane without keys no
 //! row waits. In a keyed lane the first row of a key has the lowest event_id, and no later row is handed out before it.
@@ -142,7 +142,7 @@ impl RetryLane {
         self.table.scan(BY_DUE, keys, &self.snapshot)
     }
 
-    /// Rows of a key in the order of the lane.
+    /// Rows of a key in the order of event_id.
     fn of_key(&self, key: &[u8]) -> Result<table::Scan<'_>> {
         let keys = &mut [
             ScanKey::i32(1, self.subscriber),
@@ -177,7 +177,6 @@ impl RetryLane {
         Ok(self.table.find(BY_KEY, keys, &self.snapshot)?.is_some())
     }
 
-    /// The first row of a key.
     fn first_of_key(&self, key: &[u8]) -> Result<Option<i64>> {
         let mut scan = self.of_key(key)?;
         let first = scan.advance();
@@ -210,7 +209,7 @@ pub fn due(sub: &Subscriber, lane: i32, now: i64, max: i32) -> Result<Vec<DueRet
     Ok(due)
 }
 
-/// The first row of a key.
+/// The event_id of the first row of a key.
 pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i64>> {
     RetryLane::open(sub, lane)?.first_of_key(key)
 }
@@ -268,7 +267,7 @@ pub fn suspect(sub: &Subscriber, lane: i32, now: i64) -> Result<Option<DueRetry>
     Ok(None)
 }
 
-/// Puts these rows into the batch of this token.
+/// Puts the rows of these events into the batch of this token.
 pub fn lease(sub: &Subscriber, token: i64, ids: &[i64]) -> Result<()> {
     let args = [sub.id.into(), Datum::from(token), row::i64s(ids)];
     spi::query_latest(&LEASED, &args.map(Some)).map(drop)

@@ -43,7 +43,7 @@ fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     Ok(ours.and_then(|slot| number(&slot, 1)).map(|n| n as i32))
 }
 
-/// The series of this incarnation, or the series that its first event would begin; writes nothing.
+/// The series of this incarnation, or the series that [`current`] would begin; writes nothing.
 pub fn present(snapshot: &Snapshot) -> Result<i32> {
     if let Some(series) = find(snapshot)? {
         return Ok(series);

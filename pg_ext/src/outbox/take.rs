@@ -1,8 +1,8 @@
 //! `outbox_take`: a batch of due events, from as many lanes as are needed to fill it.
 //!
-//! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has no
-//! event yet waits a moment for locked lanes of events without order_key. Until its transaction ends, a take holds the
-//! lock of each lane for which it wrote rows. So the next take of the lane sees those rows.
+//! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has written
+//! no row then waits a moment for locked lanes of events without order_key. Until its transaction ends, a take holds
+//! the lock of each lane for which it wrote rows. So the next take of the lane sees those rows.
 
 use super::draft::{Draft, TakeWish};
 use super::event::is_unordered;
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 /// The largest batch.
 const MOST_EVENTS: i32 = 10_000;
-/// How long a take that found nothing waits for locked lanes, in milliseconds.
+/// How long a take that has written no row waits for locked lanes, in milliseconds.
 const WAIT_MS: u32 = 50;
 /// The most lanes for which one take writes rows: it holds the lock of each until its transaction ends.
 const MOST_LANES: usize = 64;
@@ -81,8 +81,8 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     Ok(Datum::from(0))
 }
 
-/// Tries the locked lanes again until one has an event or WAIT_MS are over. The wait has an end because a transaction
-/// that stays open holds its lanes for long.
+/// Tries the locked lanes again until it writes rows, has looked at each, or WAIT_MS are over. The wait has an end
+/// because a transaction that stays open holds its lanes for long.
 fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, lanes: &mut LaneOrder) -> Result<()> {
     for _ in 0..WAIT_MS {
         let mut still = Vec::new();

@@ -1,4 +1,4 @@
-//! Finds topics and subscribers for the calls that name them: one index probe each, and the check of the owner.
+//! Finds topics and subscribers for the calls that name them: at most one index probe each, and the owner's check.
 
 use super::event::UNORDERED;
 use super::seen::Seen;

@@ -23,7 +23,7 @@ pub struct Window {
     from: Seen,
     to: Seen,
     late: Vec<i64>,
-    /// Everything of the window up to this id has been handed out, or put into once.retry behind its order_key.
+    /// Every event of the window up to this id has been handed out, or put into once.retry for its order_key.
     pub last_id: i64,
 }
 
@@ -57,7 +57,7 @@ impl Window {
         })
     }
 
-    /// The lane has handed this event out, or began behind it.
+    /// The subscriber has read past this event, or begins behind it.
     pub fn has_passed(&self, series: i32, xid: i64, event_id: i64) -> bool {
         if series != self.series {
             return series < self.series;

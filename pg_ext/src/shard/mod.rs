@@ -153,7 +153,7 @@ pub fn ensure_home(scope: &[u8], key: &[u8]) -> Result<()> {
         shard.shards,
         shown(routing)
     ))
-    .hint("Compare the application's number of shards, separator and hash with once.shard_get, and see which database it is connected to. Nothing was done here."))
+    .hint("Compare the application's number of shards and separator with once.shard_get, its hash with once.shard_of, and see which database it is connected to. Nothing was done here."))
 }
 
 pub fn is_set() -> Result<bool> {

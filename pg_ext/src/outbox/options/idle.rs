@@ -93,7 +93,7 @@ impl LockedLog {
         Ok(false)
     }
 
-    /// The log has events that the lane has not reached.
+    /// The lane has events that the subscriber has not read past.
     fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Part>) -> Result<bool> {
         let topic = subscriber.topic.id;
         let mut window = Window::behind(subscriber, last.as_ref())?;

@@ -194,7 +194,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
-    // The batches were locked first, because a transaction that has nacked may still emit a delayed event.
+    // After the batches, else a deadlock could come: a transaction that has nacked may emit a delayed event next.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     table::tell_all(&[TOPICS, SUBSCRIBERS])?;

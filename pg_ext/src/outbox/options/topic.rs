@@ -143,7 +143,7 @@ fn default_subscribers<'a>() -> Vec<&'a [u8]> {
     vec![b"default"]
 }
 
-/// A repeated topic_set must name exactly the subscribers that the topic has; subscriber_set adds others.
+/// If a repeated topic_set names subscribers, it must name exactly the topic's; subscriber_set adds others.
 fn ensure_same_subscribers(topic: &Topic, wanted: &[&[u8]]) -> Result<()> {
     let rows = spi::query_latest(&NAMES_OF, &[Some(Datum::from(topic.id))])?;
     let present = spi::first(&rows).map(texts).unwrap_or_default();

@@ -68,7 +68,7 @@ fn estimate(home: &Home) -> Result<Estimate> {
     })
 }
 
-/// The first `most` events of a segment that are needed and not copied yet. False: there may be more.
+/// The first `most` events of a segment that are needed and not copied yet. False: there are more.
 fn find_needed(home: &Home, most: usize) -> Result<(Vec<EventPlace>, bool)> {
     let table = Table::to_read(home.table)?;
     let snapshot = Snapshot::latest();

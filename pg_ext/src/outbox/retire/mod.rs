@@ -2,9 +2,9 @@
 //!
 //! The life of a segment:
 //! 1. The segment is current until it is large (or old and mostly not needed) and another segment is empty.
-//!   2. The events that a lagging subscriber, an open batch or a retry still needs are copied to once.event_kept, and
-//!      the segment is marked as drained.
-//!   3. A later transaction truncates the segment, when no snapshot from before the commit of that mark is left.
+//! 2. The events that a lagging subscriber, an open batch or a retry still needs are copied to once.event_kept, and
+//!    the segment is marked as drained.
+//! 3. A later transaction truncates the segment, when no snapshot from before the commit of that mark is left.
 //!
 //! So every snapshot finds an event in its segment or in once.event_kept. A pg_dump that stalls between its snapshot
 //! and its locks holds the truncation back.
@@ -29,7 +29,7 @@ use log::Log;
 
 pub const TASK: &str = "outbox_retire";
 
-/// Copies, truncates and deletes; at most `max` of each kind of row. None: another session runs the task.
+/// Copies at most `max` events, deletes at most `max` copies and `max` batches, truncates. None: another runs the task.
 pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(trylock::OUTBOX_RETIRE) else {
         return Ok(None);

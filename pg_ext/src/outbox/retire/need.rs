@@ -1,4 +1,4 @@
-//! An event is needed while a lane has not reached it, an open batch holds it, or once.retry has it.
+//! A subscriber needs an event that it has not read past, or has in an open batch or in once.retry.
 //!
 //! [`Needs`] reads the committed state of a (topic, lane) when a caller first asks about an event there. It holds one
 //! state at a time, so callers ask in the order of topic and lane.
@@ -169,7 +169,7 @@ impl LaneNeeds {
     }
 }
 
-/// The events of a lane's open batches. The last part lists the batches that may be open.
+/// The events of a lane's open batches. `last` lists the lane's batches that may be open.
 fn held_by_batches(subscriber: i32, last: &Part) -> Result<HashSet<i64>> {
     let mut held = HashSet::new();
     for token in last.out() {

@@ -26,11 +26,11 @@ const DELETE_KEPT: &CStr = c"
     DELETE FROM once.event_kept k USING unnest($1, $2, $3) n (topic_id, lane, event_id)
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
-// $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time (tokens of old batches are below it;
-// with once.fake_now the largest bigint), $5 the most redelivered events. The last row of a lane stores how far the
-// lane is read, so the batch of that row stays. A batch is deleted whole, under the lock of its head (batch.rs): a
-// remaining part would look like an open batch. The failed attempts at an event are deleted with the batch in which it
-// was acked; that batch has `redelivered` set.
+// $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time, because tokens are times of takes
+// (with once.fake_now the largest bigint), $5 redelivered events: the batch that reaches this number is the last. The
+// last row of a lane stores how far the lane is read, so the batch of that row stays. A batch is deleted whole, under
+// the lock of its head (batch.rs): a remaining part would look like an open batch. The failed attempts at an event are
+// deleted with the batch in which it was acked; that batch has `redelivered` set.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
         SELECT b.subscriber_id, b.token,
@@ -110,7 +110,7 @@ pub fn kept(max: i64) -> Result<Swept> {
     if found.is_empty() {
         return Ok(Swept::default());
     }
-    // Checked again under the lock: a redrive may have locked the copies first.
+    // Checked again under the lock: a redrive may have committed since.
     let mut needs = Needs::begin()?;
     let mut gone = Vec::new();
     for row in spi::query_latest(&LOCKED, &place_arrays(&found).map(Some))? {
