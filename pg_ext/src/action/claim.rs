@@ -1,7 +1,7 @@
 //! `action_claim` claims one row for one step's action.
 //!
-//! A call never waits for a row or a lease: if either is locked, the call claims nothing. While a lease is live, the
-//! call only reads. `decide` is a function of the row, the lease and the clock, and is called again under the locks.
+//! A call never waits for a row or a lease: if either is locked, the call claims nothing. While a live lease covers
+//! the row, the call only reads. `decide` depends on row, lease and clock, and is called again under the locks.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};

@@ -132,7 +132,7 @@ fn next(
     now: i64,
 ) -> Result<String> {
     let Some(seen) = seen else {
-        return Ok("The row is gone: the next sweep deletes its lease.".to_owned());
+        return Ok("The row is gone: the next sweep after the end of its lease deletes the lease.".to_owned());
     };
     let (definition, status) = (&machine.definition, shown(seen.status()));
     Ok(match lease.filter(|l| l.covers(seen.status())) {
@@ -143,7 +143,7 @@ fn next(
         ),
         None if definition.is_terminal(&status) => "Nothing: the status is terminal.".to_owned(),
         None if seen.flagged => {
-            "A teardown worker finds the row with once.cancel_pending, and ends the teardown with once.cancel_finish."
+            "A teardown worker finds the row with once.cancel_pending (a flag set by hand: after once.action_adopt), and ends the teardown with once.cancel_finish."
                 .to_owned()
         }
         None => "No action has the row: it waits for the next claim or transition.".to_owned(),
@@ -172,7 +172,7 @@ fn of_holder(machine: &Machine, seen: &RowSeen, lease: &Lease, now: i64) -> Resu
     }
     Ok(match swept::covers(&from_utf8(machine.name()))? {
         true => format!(
-            "The next sweep (action_release) puts the row back to \"{revert}\". If that fails, a backend has the row locked (once.doctor)."
+            "The next sweep (action_release) puts the row back to \"{revert}\". If a sweep leaves it as it is, a backend has the row locked (once.doctor)."
         ),
         false => format!(
             "The row waits for a sweep (action_release) to put it back to \"{revert}\", but no such sweep has succeeded lately: see once.janitor_status()."

@@ -143,7 +143,7 @@ impl Lease {
             .map(|d| unsafe { *d.cast_mut_ptr::<[u8; 16]>() })
     }
 
-    /// Sets the columns of a new lease, with the next token.
+    /// Sets the columns that a claim and an adoption set alike, with the next token.
     pub fn begin(&mut self, machine: &Machine, id: &RowId, now: i64, lease_us: i64) {
         self.put_i64(
             LeaseCol::Token,
@@ -179,7 +179,7 @@ impl Lease {
             && self.finished_tokens().all(|finished| token < finished)
     }
 
-    /// The lease is held and the row is in its claim state. Any other held lease is dead.
+    /// The lease is held, and the row's status is the lease's claim state. Any other held lease is dead.
     pub fn covers(&self, status: &[u8]) -> bool {
         self.state() == LeaseState::Held && self.bytes(LeaseCol::ClaimInto) == Some(status)
     }

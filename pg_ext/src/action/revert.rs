@@ -68,7 +68,7 @@ impl DueLease {
 #[derive(Default)]
 pub struct Reverted {
     pub swept: Swept,
-    /// Rows that were reverted, or failed and were deferred.
+    /// Rows that were reverted, or failed and were deferred, and dead leases that were deleted.
     pub settled: i64,
     /// Some leases were not tried: the table could not be locked or read, or rows failed for too long.
     pub is_cut_short: bool,

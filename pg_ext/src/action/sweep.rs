@@ -16,8 +16,8 @@ use crate::subxact::Failure;
 use crate::swept::{self, ACTION_RELEASE, Swept};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// For each row that it may sweep, a sweep reads at most this many leases: so many that ended and locked leases do not
-/// hide due leases.
+/// For each row that it may sweep, a sweep reads up to this many leases of a machine, so that ended and locked leases
+/// hardly ever hide due leases.
 const LOOKS_PER_ROW: usize = 1_000;
 /// For each row that it may sweep, a sweep rewrites or deletes at most this many ended or extended leases.
 const TIDIED_PER_ROW: usize = 10;

@@ -28,7 +28,7 @@ const CANDIDATES: &str = "
 pub enum Orphan {
     /// In a claim state without a lease.
     Claimed,
-    /// Flagged and not cancelled, without a teardown.
+    /// Flagged and in no terminal status, without an open teardown.
     Flagged,
 }
 
@@ -42,7 +42,7 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
     let Some(shared) = TryLock::shared(machine.lock) else {
         return Err(Error::new(
             Kind::InUse,
-            format!("machine \"{}\" is being defined right now", machine.name()),
+            format!("machine \"{}\" is being changed right now", machine.name()),
         )
         .hint("Call action_adopt again."));
     };
@@ -123,7 +123,7 @@ pub fn orphans(
     })
 }
 
-/// Gives a row an overdue lease, under the row's lock as in a claim. Skips a locked row.
+/// Gives a row an overdue lease, under the row's lock as in a claim. Skips a locked row or lease.
 fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     let Some(seen) = RowSeen::find(machine, id, RowLock::UpdateIfFree)? else {
         return Ok(false);

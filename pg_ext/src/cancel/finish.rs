@@ -1,8 +1,8 @@
 //! `cancel_finish`: the terminal move, once all money is paid back and all artifacts are deleted.
 //!
 //! It locks the row FOR UPDATE. With the guard on, every writer of an item holds the row FOR KEY SHARE, so
-//! cancel_finish waits for them. (A foreign key alone makes only an INSERT hold the row.) Then it reads the items as
-//! committed, at every isolation level, and waits for nothing more.
+//! cancel_finish waits for them. (With a foreign key alone, only an INSERT or a change of the subject does.) Then it
+//! reads the items as committed, at every isolation level, and waits for nothing more.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -69,7 +69,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl TornRow {
-    /// Raises ON005 if an item is undecided or the last pass is not confirmed. The error names the missing step.
+    /// ON005 for an undecided item or an unconfirmed last pass (before the first: a marked item), with the next step.
     fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
         let items = Items::of_machine(&self.machine)?;
         if let Some(item) = items.some_of_all(&self.id, WhichItems::Undecided)? {
@@ -89,7 +89,7 @@ impl TornRow {
                 format!(
                     "Pass {pass} of cancel_refund is not confirmed: its artifacts may still be there."
                 ),
-                "Delete what once.cancel_items lists, then once.cancel_confirm with that pass.",
+                "If that is pass 0, call once.cancel_refund first. Delete what once.cancel_items lists, then once.cancel_confirm with the last pass.",
             )),
         }
     }

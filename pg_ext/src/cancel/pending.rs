@@ -19,7 +19,7 @@ use std::collections::HashMap;
 const MOST_PENDING: i32 = 100_000;
 /// The number of teardowns whose rows one query reads.
 const CHUNK: usize = 1_000;
-/// A sweep checks at most this many open teardowns, the oldest first.
+/// A sweep checks at most this many open teardowns of a machine, the oldest first.
 const SWEPT: usize = 1_000;
 
 /// $1 ids.

@@ -97,7 +97,7 @@ impl Teardown {
         self.relation() == Some(machine.shape.table.oid)
     }
 
-    /// The table of the teardown's row.
+    /// The table of the user's row.
     pub fn relation(&self) -> Option<Oid> {
         self.raw(TeardownCol::Relation)
             .map(|d| Oid::from(d.value() as u32))

@@ -212,7 +212,7 @@ fn ensure_may_change(stored: &StoredMachine, machine: &[u8]) -> Result<()> {
     }
 }
 
-/// Raises 55006 if a held lease, live or overdue, would lose its table, its claim state, or a status that it leads to.
+/// Raises 55006 if a held lease, live or overdue, would not fit the new table, id and status columns, or statuses.
 fn ensure_leases_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let (old, new) = (present.definition()?, &valid.definition);
     let moved =

@@ -82,8 +82,8 @@ impl RowEvent {
         unsafe { (*(*self.data).tg_trigger).tgoid }
     }
 
-    /// Whether a DELETE is one half of an UPDATE to another partition. The heap marks the old row version of such a
-    /// move. Other table access methods do not, so there every DELETE counts as a move.
+    /// Whether an AFTER trigger's DELETE in a partition is half of an UPDATE to another partition. The heap marks the
+    /// old row version of such a move. Other table access methods do not, so there every DELETE counts as a move.
     pub fn is_move(&self) -> bool {
         // SAFETY: the call's own structure, whose relation is open while its trigger runs; an event has a row.
         unsafe {

@@ -1,8 +1,8 @@
 //! Judges one write to a machine's items.
 //!
-//! Each write locks the machine's row FOR KEY SHARE, as a foreign key does. The lock is taken as the table's owner, so
-//! the writer needs no right on that table. cancel_finish takes the row FOR UPDATE: it sees every item that was written
-//! before, and a later write sees the cancelled state.
+//! Each write, except cancel_refund's, locks the machine's row FOR KEY SHARE, as a foreign key does. The lock is taken
+//! as the table's owner, so the writer needs no right on that table. cancel_finish takes the row FOR UPDATE: it sees
+//! every item that was written before, and a later write sees the cancelled state.
 
 use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};
 use super::memory::TableMemory;
@@ -155,7 +155,7 @@ impl GuardedItems {
         }
     }
 
-    /// Whether the item lost its row by ON DELETE SET NULL of a foreign key, after the cancelled row was deleted.
+    /// Whether the item loses its row, as by ON DELETE SET NULL, and the row is cancelled or gone.
     fn is_released(&self, old: &RowVersion, new: &RowVersion) -> Result<bool> {
         let (Some(subject), None) = (self.subject.text(old), self.subject.text(new)) else {
             return Ok(false);

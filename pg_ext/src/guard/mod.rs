@@ -12,8 +12,8 @@
 //!
 //! `item` refuses, on the items table:
 //! - the refund marker, except from cancel_refund;
-//! - a change of a marked item's amount or row, or of whether its `when` is true. After the row was cancelled or
-//!   deleted, the item may lose its row by ON DELETE SET NULL;
+//! - a change of a marked item's marker, amount or row, or of whether its `when` is true. After the row was cancelled
+//!   or deleted, the item may lose its row by ON DELETE SET NULL;
 //! - the deletion of a marked item before its row is cancelled;
 //! - an undecided item of a cancelled row.
 //!

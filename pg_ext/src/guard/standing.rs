@@ -1,5 +1,5 @@
 //! Whether a machine's guard is on its tables and on the tables below them. machine_check reports it. machine_guard
-//! changes nothing if the guard is on all of them.
+//! changes nothing if the guard is on, unchanged, and on each table that can have it.
 
 use super::install::{GuardTime, trigger_argument};
 use crate::call::from_utf8;

@@ -44,7 +44,7 @@ pub type MoveRecord = table::Record<MoveCol, 11>;
 
 thread_local! {
     /// The number of the last record of this backend. The moves of one row wait for each other, so the numbers of a row
-    /// grow.
+    /// grow, unless the clock is set back and another backend makes the next move.
     static LAST: Cell<i64> = const { Cell::new(0) };
 }
 

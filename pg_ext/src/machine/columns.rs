@@ -93,7 +93,7 @@ pub struct DefinedColumn {
     pub is_enum: bool,
     pub not_null: bool,
     pub deterministic: bool,
-    /// A valid, non-partial unique index covers this column alone.
+    /// A valid unique index is on this column alone, neither partial nor deferrable.
     pub unique: bool,
     /// No UPDATE can set it to a value: it is generated, or an identity that is GENERATED ALWAYS.
     pub generated: bool,
@@ -152,7 +152,7 @@ impl DefinedTable {
         }))
     }
 
-    /// Adds one fault unless the table is an ordinary or partitioned table that outlives the session and has no rules.
+    /// Adds one fault if this is no table, a temporary or a system table, or has a rule or tables that inherit from it.
     pub fn check(&self, path: &str, faults: &Faults) {
         let name = &self.name;
         let problem = match (self.kind, &self.rule) {

@@ -1,7 +1,7 @@
 //! A machine's definition as one tree. `read` makes it from the caller's JSON; it is checked once and then stored.
 //!
-//! The stored form (`once.machine.definition`) is this tree as JSON: predicates have every name qualified, and leases
-//! are in microseconds, too. The tables' names and the owner have columns of their own.
+//! The stored form (`once.machine.definition`) is this tree as JSON: predicates have every name qualified, and the
+//! intervals are in microseconds, too. The tables' names and the owner have columns of their own.
 
 use serde::{Deserialize, Serialize};
 

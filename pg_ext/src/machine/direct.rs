@@ -76,7 +76,7 @@ pub struct DirectlyMoved {
 }
 
 impl Direct {
-    /// None: these moves have conditions, or the guard would have to judge them, or the table is not plain.
+    /// None: a move has a condition or is for the guard to judge, `to` is too long, or the table is not plain.
     pub fn for_moves(
         machine: &Machine,
         to: &str,
@@ -175,10 +175,10 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 }
 
 impl PlainTable {
-    /// None: the table is not plain. A plain table is an ordinary heap table, no partition or parent, with a text,
-    /// varchar or enum as status. It has no rules, row security, generated columns or UPDATE triggers, except this
-    /// machine's guard and the triggers of foreign keys over columns that are not written. The patch's columns are
-    /// scalars.
+    /// None: the table is not plain ([`Table::plain`]: a heap without rules, row security, generated columns, written
+    /// keys or UPDATE triggers, except this machine's guard and the server's triggers for keys); or a column is not of
+    /// the usual type: text, varchar or enum for the status, bigint for the version, boolean for the flag, no domain
+    /// for the id, a scalar for each column of the patch; or the id has no unique btree of its own.
     fn of_machine(machine: &Machine, patch: &Patch) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
@@ -252,7 +252,7 @@ impl PlainTable {
     }
 }
 
-/// The trigger is the guard of this machine's table. The name is in the database's encoding.
+/// The trigger is the guard of this machine's table. `machine` is the name in the database's encoding.
 fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
     // SAFETY: looks into the system caches, which give null or a string; a trigger has tgnargs arguments.
     unsafe {

@@ -1,5 +1,5 @@
-//! machine_get and machine_list show a stored definition in the form that machine_define takes, with the present names
-//! of its tables. Its intervals are the texts that were given.
+//! machine_get shows a stored definition in the form that machine_define takes, machine_list some of its members. Both
+//! show the present names of tables; intervals are the texts that were given.
 
 use super::definition::Definition;
 use super::stored::{self, MachineCol, StoredMachine};

@@ -3,10 +3,10 @@
 //! `definition` is the tree of a definition and `stored` its row. `shape` looks up its names in the catalog, `model` is
 //! the machine that a backend keeps, and `changes` says when to look the names up again. `moves`, `patch`, `id`,
 //! `relation` and `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases
-//! and teardowns, `transition` and `transition_many` for callers; `after` records a move (in `history`) and emits
-//! its event. `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`, `money`;
-//! `predicate` reads a `when`). `inspect` and `diagram` show a definition. machine_define is in `guard/define.rs` and
-//! machine_check in `doctor/check.rs`, because these two use nouns that import `machine`.
+//! and teardowns, `transition` and `transition_many` for callers; `after` records a move, which `history` reads, and
+//! emits its event. `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`,
+//! `money`; `predicate` reads a `when`). `inspect` and `diagram` show a definition. machine_define is in
+//! `guard/define.rs` and machine_check in `doctor/check.rs`, because these two use nouns that import `machine`.
 
 pub mod after;
 pub mod changes;
@@ -45,7 +45,7 @@ use crate::settings;
 use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
-/// The machine's lock. Until its transaction ends, a claim holds it shared and a change of the definition exclusively.
+/// The machine's lock, held to the transaction's end: shared for a claim, exclusive to change the definition or guard.
 pub fn lock_of(machine: &str) -> u64 {
     let digest = Sha256::new()
         .chain_update("machine\0")

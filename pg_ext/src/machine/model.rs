@@ -39,7 +39,7 @@ pub struct Machine {
     checked: Cell<u64>,
     /// The count of [`changes::of_definitions`] before the machine's row was last read.
     read: Cell<Option<u64>>,
-    /// The machine has an owner. Changes of the caller's roles send no message, so each call checks the owner again.
+    /// The machine has an owner. Changes of the caller's roles are not counted, so each call checks the owner again.
     owned: Cell<bool>,
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
     /// Moves that need no SQL statement; None: the move needs one.

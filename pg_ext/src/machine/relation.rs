@@ -83,7 +83,7 @@ impl Relation {
         }
     }
 
-    /// Locks the tables below a locked table; returns them and the table itself.
+    /// Locks the tables below a locked table; returns them with the table itself, or nothing if there are none.
     fn all_below(&self, mode: u32) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache, where the table may be gone by now; then locks the tables that
         // pg_inherits lists, and makes a list of their oids; the list is as long as its length says.

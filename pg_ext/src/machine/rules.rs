@@ -288,7 +288,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A row that a sweep reverts can be claimed again: revert_to is neither terminal nor a claim state. (Rule 3
+    /// A row that was reverted waits for its next move: revert_to is neither terminal nor a claim state. (Rule 3
     /// reports the claim's own claim state.)
     fn reverts_lead_to_a_status_that_waits(&self) {
         for claim in self.claims {

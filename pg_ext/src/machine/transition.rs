@@ -57,7 +57,7 @@ pub fn transition(call: &Call) -> Result<Datum> {
     Ok(SHAPE.row(&answer))
 }
 
-/// A version is compared only where the machine has one.
+/// The version argument; 22023 if it is given but the machine has no version column.
 pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Option<Datum>> {
     match (call.datum(i), &machine.shape.version) {
         (Some(_), None) => Err(Error::bad_argument(
@@ -72,7 +72,7 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
     }
 }
 
-/// The arguments of a move. Their bytes are the key of a kept statement; they are parsed only to build a new statement.
+/// The arguments of a move. Their bytes are the key of a kept statement; `transition` parses them only to build one.
 pub struct MoveWish<'a> {
     pub to: &'a [u8],
     from: Option<Datum>,

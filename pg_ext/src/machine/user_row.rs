@@ -31,7 +31,7 @@ pub struct RowSeen {
 }
 
 impl RowSeen {
-    /// The row as it is now. None: it is not there, or not visible to the current user.
+    /// The row as a statement sees it. None: it is not there, the current user may not see it, or `lock` skips it.
     pub fn find(machine: &Machine, id: &RowId, lock: RowLock) -> Result<Option<RowSeen>> {
         let rows = read_plan(machine, lock)?.query(&[Some(id.value)])?;
         Ok(rows.first().map(seen))
@@ -54,9 +54,9 @@ pub enum RowLock {
     No,
     /// FOR NO KEY UPDATE; waits.
     Update,
-    /// The same; skips a locked row.
+    /// FOR NO KEY UPDATE; skips a locked row.
     UpdateIfFree,
-    /// The same; 55P03 for a locked row.
+    /// FOR NO KEY UPDATE; 55P03 for a locked row.
     UpdateNow,
     /// FOR UPDATE, which conflicts with the FOR KEY SHARE of item writers; waits.
     Whole,
@@ -109,8 +109,8 @@ pub enum MoveIf {
     Unflagged,
 }
 
-/// Moves the row from one status to another. None: it was in another status, or flagged. Waits for a locked row. The
-/// statuses come from the definition or the lease, never from an argument.
+/// Moves the row from one status to another. None: the UPDATE found no such row in `from`, or `condition` is not met.
+/// Waits for a locked row. The statuses come from the definition or the lease, never from an argument.
 pub fn move_row(
     machine: &Machine,
     id: &RowId,

@@ -26,7 +26,7 @@ pub struct Valid {
 }
 
 /// Checks a definition; `faults` has the faults found while reading it. 42501 unless the caller owns the table and is a
-/// member of the owner.
+/// member of the machine's owner and of the owners of its topics.
 pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let owner = owner(&definition, &faults)?;
     let named = |path, name: &str| DefinedTable::named(path, name, &faults);
