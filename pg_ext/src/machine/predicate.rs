@@ -36,7 +36,7 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"standard_conforming_strings", c"on"),
 ];
 
-/// The most readings of a text until the server must write it exactly as it read it.
+/// After at most this many readings the server must write a text exactly as it read it.
 const READINGS: usize = 5;
 
 /// Reads a predicate over the columns of a locked table. The inner error says why it is refused.

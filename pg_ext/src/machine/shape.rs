@@ -51,7 +51,7 @@ impl MachineShape {
     }
 }
 
-/// Looks up all names of the definition. The error has a line for each name that does not fit.
+/// Looks up all names of the definition. The error has a line for each that does not fit; a missing table hides others.
 pub fn look_up_names(
     definition: &Definition,
     tables: [Option<Oid>; 3],
