@@ -6,9 +6,9 @@ use crate::error::{Error, Result};
 use pgrx::pg_sys::{self, Datum};
 use std::borrow::Cow;
 
-/// The longest scope and step, in characters.
+/// The longest name of a scope, machine, topic, subscriber or status, in characters.
 pub const SCOPE_MAX: usize = 100;
-/// The longest key, in characters.
+/// The longest key, order_key, dedupe_key, message_id or saga, in characters.
 pub const KEY_MAX: usize = 255;
 /// The longest holder, in characters.
 pub const HOLDER_MAX: usize = 200;

@@ -90,7 +90,7 @@ impl Owner {
 }
 
 // $1 the present incarnation. Updates the stored names of renamed roles, and the role OIDs that were stored before a
-// restore. Skips locked rows.
+// restore. Skips locked rows, except of once.role_grant.
 const FOLLOW: &CStr = c"
     WITH scopes AS (
         UPDATE once.scope s SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1

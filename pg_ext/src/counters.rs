@@ -5,7 +5,7 @@
 //! share. Calls are counted, so a claim that is rolled back stays counted. A restart or a crash resets all counts.
 //!
 //! A database has a slot from its first use to the restart. Once all slots are taken, other databases are not counted.
-//! Rates come from samples that `metrics()` stores in the slot, so no claim reads the clock.
+//! Rates come from samples that `metrics()` and `doctor()` store in the slot, so no claim reads the clock for them.
 
 use crate::clock;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_sys};
@@ -206,8 +206,8 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
     Some((slot.uncommitted_steps.load(Relaxed), last))
 }
 
-/// All claims since the start, and the claims since the older sample: five to ten minutes, or longer if metrics was
-/// called less often. None where nothing is counted.
+/// All claims since the start, and the claims since the older sample: five to ten minutes, or longer if this was called
+/// less often. None where nothing is counted.
 pub fn claims() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;

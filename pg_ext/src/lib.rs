@@ -1,9 +1,9 @@
 //! pg_once: retries that converge. This file is the table of contents.
 //!
 //! The SQL names, arguments and comments are in `sql/`, in files named after the nouns (but `guard`, machine_check and
-//! machine_assert are in machine.sql, doctor and verify in metrics.sql). `exports.rs` connects each C symbol to its
-//! function, and so imports every noun. The server also calls `janitor/worker` (the background worker) and
-//! `guard` (triggers on the users' tables).
+//! machine_assert are in machine.sql, action_adopt in action.sql, topic_list in outbox.sql, doctor and verify in
+//! metrics.sql). `exports.rs` connects each C symbol to its function, and so imports every noun. The server also calls
+//! `janitor/worker` (the background worker) and `guard` (triggers on the users' tables).
 //!
 //! A noun imports only nouns listed before it, and shared mechanisms; a shared mechanism imports no noun
 //! (`tests/e2e/layers.rs`). There are two stacks on shard and outbox: key, inbox; and machine, action, cancel, guard.

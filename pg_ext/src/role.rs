@@ -1,8 +1,8 @@
 //! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file turns
 //! those rows into grants and remembers them.
 //!
-//! Only missing rights are granted, and only rights on the kind's own functions are revoked. A grant is never part of
-//! the extension (see [`OfTheUser`]).
+//! Only missing rights on routines are granted, and only those of the kind are revoked; USAGE on the schema goes with
+//! the last kind. A grant is never part of the extension (see [`OfTheUser`]).
 
 use crate::call::Call;
 use crate::call::{shown, varlena};
@@ -31,8 +31,8 @@ const TIDY: &CStr = c"
     DELETE FROM once.role_grant g
      WHERE g.incarnation = $1 AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = g.role)";
 
-// The statements that bring the role's rights in line with its remembered kinds: grants of missing routines, and
-// revokes of the routines of the kind $3 that no remembered kind has.
+// The statements that bring the role's rights in line with its remembered kinds: grants of missing routines, revokes
+// of the routines of the kind $3 that no remembered kind has, and USAGE on the schema.
 const STATEMENTS: &CStr = c"
     WITH kinds AS (
         SELECT g.kind FROM once.role_grant g JOIN pg_catalog.pg_roles r

@@ -42,8 +42,8 @@ static JANITOR_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 static SWEEP_LOCK_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(100);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
-/// The shortest and the longest once.janitor_naptime, in milliseconds. The alert JanitorNotRunning fires ten minutes
-/// after the last pass.
+/// The shortest and the longest once.janitor_naptime, in milliseconds. The alert JanitorNotRunning allows ten minutes
+/// from the end of one run to the next.
 const LEAST_NAPTIME: i32 = 10;
 const MOST_NAPTIME: i32 = 300_000;
 
@@ -127,7 +127,7 @@ pub fn fake_now() -> Result<Option<i64>> {
     }
 }
 
-/// Runs `work` under these settings. After a failure, the end of the subtransaction resets them.
+/// Runs `work` under these settings. After a failure, the end of the (sub)transaction resets them.
 pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: the settings are set at a level of their own, which ends below.
     let level = unsafe { pg_sys::NewGUCNestLevel() };
@@ -197,7 +197,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.retry_after",
-        c"The longest retry_after of a claim that is answered in_progress.",
+        c"The longest retry_after while another attempt has the key or row.",
         c"In milliseconds without a unit, from 100ms; default 1s. Precedence: scope option, this.",
         &RETRY_AFTER,
         100,
@@ -226,7 +226,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.janitor_naptime",
         c"Time from the start of one pass of a background worker over a database to the start of the next.",
-        c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. A database in which nothing is due is swept every half of once.janitor_grace, at most every five minutes. Read again on reload.",
+        c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. A database in which nothing is due is swept after half of once.janitor_grace, at the latest after five minutes. Read again on reload.",
         &JANITOR_NAPTIME,
         LEAST_NAPTIME,
         MOST_NAPTIME,
@@ -245,7 +245,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.sweep_lock_timeout",
-        c"How long sweeps, metrics, doctor, machine_check, topic_set and lists of leases wait for each lock.",
+        c"How long sweeps, janitor_status, metrics, doctor, machine_check, topic_set and action_list wait for each lock.",
         c"In milliseconds without a unit; default 100ms. A table that a sweep cannot lock is left for the next one and reported as failed; locked rows are skipped.",
         &SWEEP_LOCK_TIMEOUT,
         1,

@@ -1,9 +1,9 @@
 //! Locks on numbers in a lock space of our own.
 //!
-//! A claim holds the lock of its key from its last read to its insert. A session that does not get the lock knows that
+//! A claim holds the lock of its key from its last read to its write. A session that does not get the lock knows that
 //! another session is claiming the key. The lock is released before the function returns, so claiming 200,000 keys in
-//! one transaction does not fill shared memory. Other locks are kept to the end of the transaction ([`TryLock::keep`]).
-//! An error releases all of them with the (sub)transaction.
+//! one transaction does not fill shared memory. Some other locks are kept to the end of the transaction
+//! ([`TryLock::keep`]). An error releases all of them with the (sub)transaction.
 
 use crate::error::{Error, Result};
 use pgrx::PgSqlErrorCode as Code;
@@ -31,12 +31,12 @@ impl TryLock {
         TryLock::attempt(hash, pg_sys::ExclusiveLock as i32)
     }
 
-    /// A shared lock, which other sessions may share; None: another session holds it exclusively.
+    /// A shared lock, which other sessions may share; None: another session holds it exclusively, or waits for that.
     pub fn shared(hash: u64) -> Option<TryLock> {
         TryLock::attempt(hash, pg_sys::ShareLock as i32)
     }
 
-    /// Waits for the lock's holder; for locks that are held for microseconds.
+    /// Waits for the lock; lock_timeout bounds the wait.
     pub fn wait(hash: u64) -> TryLock {
         TryLock::wait_for(hash, pg_sys::ExclusiveLock as i32)
     }

@@ -2,9 +2,9 @@
 //!
 //! `check` and `orphans` are machine_check and machine_assert, `verify` is once.verify. The other files ask the
 //! questions of doctor, each question in a subtransaction of its own. So a locked table gives a row and hides no other
-//! answer. Invariant: doctor writes nothing and waits for a lock no longer than once.sweep_lock_timeout, so it works in
+//! answer. Invariant: doctor waits for a lock no longer than once.sweep_lock_timeout. It writes nothing, so it works in
 //! a READ ONLY transaction and on a standby. A healthy database gives only rows with level `info`. doctor shows names,
-//! numbers and times, no payload and no query text, and uses the clock that a test can move.
+//! numbers, times and messages of failures, no payload and no query text. A test can move its clock.
 
 pub mod check;
 mod horizon;
@@ -79,7 +79,7 @@ impl Report {
 
 type Ask = fn(&Report) -> Result<()>;
 
-/// The questions, with the name of each in an error row.
+/// The questions, each with its name for the row that says that it failed.
 const QUESTIONS: &[(&str, Ask)] = &[
     ("settings", settings::ask),
     ("tables and indexes", schema::ask),

@@ -12,7 +12,7 @@ const GONE: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('the owner of %s \"%s\" is gone', o.what, o.name),
            pg_catalog.format('role \"%s\" (%s) does not exist; only superusers may use it', o.owner_name, o.owner),
-           pg_catalog.format('As a superuser: CREATE ROLE %I, or set another owner with %s.', o.owner_name, o.how)
+           pg_catalog.format('As a superuser: set another owner with %s. After a restore, CREATE ROLE %I is enough.', o.how, o.owner_name)
       FROM (SELECT 'scope', s.scope, s.owner, s.owner_name, s.owner_incarnation, 'once.scope_set' FROM once.scope s
              WHERE s.owner IS NOT NULL
             UNION ALL

@@ -51,7 +51,7 @@ const VERSION: &CStr = c"
                v (sql, library)
      WHERE e.extname = 'pg_once' AND v.sql <> v.library";
 
-// Autovacuum looks once a minute. So if a table has waited for ten minutes, something keeps autovacuum from the table.
+// Autovacuum looks once a minute. So if no vacuum of such a table ended within ten minutes, something may prevent it.
 const BLOAT: &CStr = c"
     SELECT 'warning', pg_catalog.format('table once.%s is full of dead rows', s.relname),
            pg_catalog.format('%s dead rows beside %s live ones; last vacuum: %s', s.n_dead_tup, s.n_live_tup,

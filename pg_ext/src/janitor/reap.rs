@@ -11,7 +11,7 @@ use std::ffi::CStr;
 
 // In all statements: $1 now, $2 the bound, $3 (for keys) the default of gone_for in microseconds. Each answers how many
 // rows it processed, and whether it reached the bound. The subquery on v (for keys) skips a row version that is newer
-// than the statement's snapshot: the key was claimed again, and the snapshot does not show its new steps.
+// than the statement's snapshot, because the snapshot may not show the key's new steps.
 
 // Deletes due keys with their steps. The CTE later sets the next reap_at of the other keys. For a finished key that is
 // the end of its gone_for, but at most a day from now or, if that is longer, the time since it expired. So a lowered

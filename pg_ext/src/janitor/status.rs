@@ -17,7 +17,7 @@ use crate::swept::DueWork;
 use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most rows that a count reads; for actions, of each machine.
+/// The most rows that a count reads; for actions, of each machine; for dead letters, of each subscriber.
 const MOST_DUE: i64 = 10_000;
 
 // In all statements: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the number of due

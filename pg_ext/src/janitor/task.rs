@@ -63,7 +63,7 @@ impl Task {
         }
     }
 
-    /// The extension's tables that the task writes.
+    /// Tables that the task writes. Before it runs, they must be writable and have no trigger that keeps rows back.
     pub fn tables(self) -> &'static [Name] {
         match self {
             Task::ActionRelease => &[c"action_lease"],

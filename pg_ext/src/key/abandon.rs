@@ -12,8 +12,8 @@
 //! A run reads a bounded number of the oldest entries of all scopes, and as many again for late claims. Without rows
 //! in once.key_mark it reads everything from the beginning, which is slow but correct.
 //!
-//! A clock that steps back by more than a key's lease hides that key from completers, but never from claims. key_reap
-//! finds the key at its reap_at (`fill` in claim.rs).
+//! A clock that steps back by more than a key's lease can hide that key from completers, but never from claims.
+//! key_reap finds the key at its reap_at (`fill` in claim.rs).
 
 use super::identity::KeyId;
 use super::record::{self, BY_LOOK, Col, KeyRow, ORDINARY, TABLE, lane};
@@ -85,7 +85,7 @@ static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
 static PUT_IN_PENDING_LANE: Kept = Kept::new(INTO_PENDING_LANE, &[TEXTARRAYOID]);
 static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
-/// Moves at most `max` keys, and at most `max` more that were claimed late. None: another session is running this task.
+/// Moves about `max` keys, about `max` claimed late, and keys found locked before. None: another session runs this task.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
@@ -143,7 +143,7 @@ fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
 /// The oldest entries of the lane ORDINARY in a range of look_at, of all scopes.
 pub struct OverdueKeys {
     from: i64,
-    /// All entries with a look_at up to this time are here.
+    /// All entries with a look_at up to this time are here, if `looks` was large enough.
     upto: i64,
     /// look_at of each entry, and the id of each unfinished key.
     read: BinaryHeap<(i64, Option<[u8; 16]>)>,

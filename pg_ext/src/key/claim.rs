@@ -1,7 +1,7 @@
 //! `key_claim`.
 //!
 //! A call reads first: an answer that needs no claim (replay, in progress, ...) costs one index probe and no write. A
-//! claim never waits. It holds a try-lock of the key from its last read to its insert. A dirty snapshot shows whether
+//! claim never waits. It holds a try-lock of the key from its last read to its write. A dirty snapshot shows whether
 //! another open transaction has inserted or deleted the row.
 
 use super::decide::{self, KeyDecision};
@@ -21,7 +21,7 @@ use crate::table::{self, Scan, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
-/// How often a claim that lost a race reads again before it answers in_progress.
+/// How often a claim that loses races reads the key before it answers in_progress.
 const MAX_TRIES: usize = 8;
 pub const STARTED: &[u8] = b"started";
 

@@ -52,7 +52,7 @@ pub fn decide(
     })
 }
 
-/// Decides for an unfinished key and a caller who is not its holder; completers use it, too.
+/// Decides for an unfinished key and a caller who does not hold its lease; completers use it, too.
 pub fn unfinished(row: &KeyRow, now: i64, options: &ScopeOptions) -> KeyDecision {
     let due = row.i64(Col::LeaseUntil);
     match row.status() {

@@ -3,9 +3,9 @@
 //! `on_abort` events in the reverse of the order in which the steps began.
 //!
 //! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
-//! by another role, and that write must not fail because of the topic. If all subscribers were dropped meanwhile, the
-//! event is discarded with a WARNING. The column `emits` is false for keys without events, so finishing them reads no
-//! steps.
+//! by another role, and that write must not fail because of the topic. If the topic or all its subscribers were dropped
+//! meanwhile, the event is discarded with a WARNING. The column `emits` is false for keys without events, so finishing
+//! them reads no steps.
 
 use super::identity::KeyId;
 use super::record::{KeyStatus, id_datum};
@@ -107,10 +107,10 @@ impl<'a> StepEvent<'a> {
         if emitted.is_none() {
             warn(
                 format!(
-                    "an event that a step registered for topic \"{}\" is not emitted: the topic has no subscribers",
+                    "an event that a step registered for topic \"{}\" is not emitted: the topic is gone or has no subscribers",
                     shown(&self.topic)
                 ),
-                "Its subscribers were dropped after the step had registered the event.",
+                "The topic, or its subscribers, were dropped after the step had registered the event.",
             );
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! The fence: every write with a token passes here.
 //!
 //! A write reads the row, checks that the token belongs to the present lease, and updates or locks the row in the
-//! caller's transaction. If the row is locked, the write waits. So a later claim and this write cannot both commit. If
-//! another transaction has changed the row meanwhile, the write reads again (READ COMMITTED) or raises 40001.
+//! caller's transaction. If the row is locked, the write waits. So no claim takes the key over from check to commit.
+//! If another transaction has changed the row meanwhile, the write reads again (READ COMMITTED) or raises 40001.
 
 use super::claim::named;
 use super::identity::KeyId;

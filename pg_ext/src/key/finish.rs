@@ -25,7 +25,7 @@ impl KeyAnswer {
         })
     }
 
-    /// Finishes the row. In the first lease of a key, with a small answer, this becomes a HOT update.
+    /// Finishes the row. In the first lease of a key, with a small answer, this can be a HOT update.
     pub fn store(&self, row: &mut KeyRow, status: KeyStatus, now: i64) {
         row.put_i32(Col::ResponseCode, self.code);
         row.put(Col::ResponseBody, self.body);

@@ -1,4 +1,4 @@
-//! Writes that keep the lease: `key_advance` and `key_extend`. Both are HOT updates unless they change look_at.
+//! Writes that keep the lease: `key_advance` and `key_extend`. Both can be HOT updates unless they change look_at.
 
 use super::fence::{FencedKey, KeyChange};
 use super::record::{Advanced, Col, KeyRow, POINT_MAX, TABLE};

@@ -76,12 +76,12 @@ fn next(options: &ScopeOptions, row: &KeyRow, now: i64) -> String {
     let attempt = row.i32(Col::Attempt);
     match (status(options, row, now), seconds) {
         (b"running", 0..) => format!(
-            "Its holder, who claimed it {} s ago, completes, releases or parks it within {seconds} s, or extends the lease; else the next claim resumes it.",
+            "Its holder, who claimed it {} s ago, completes, releases or parks it within {seconds} s, or extends the lease; else the next claim resumes it, or the scope's options park it.",
             (now - row.i64(Col::ClaimedAt)) / 1_000_000
         ),
         (b"released", 1..) => format!("Claims resume it in {seconds} s; until then they answer in_progress."),
         (b"running" | b"released", _) => {
-            "The next claim resumes it; if no claim comes, a completer takes it (once.key_take_abandoned) after the next sweep.".to_owned()
+            "The next claim resumes it; if no claim comes, a completer takes it (once.key_take_abandoned), at the latest after the next sweep.".to_owned()
         }
         (b"parked", _) => format!(
             "It waits for a verdict: once.key_resolve(scope, key, {attempt}, 'retry'), 'complete' or 'abort'."

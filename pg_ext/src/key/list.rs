@@ -1,7 +1,7 @@
 //! `key_list`: the steps of a scope's requests, for comparing with the other side's ledger.
 //!
-//! A key's look_at is never earlier than its created_at. So the list reads the index key_look, in both lanes, from
-//! `since` on. Where there are more than max rows, the call raises an error; it never returns a part.
+//! Unless the clock steps back, a key's look_at is never earlier than its created_at. So the list reads the index
+//! key_look, in both lanes, from `since` on. For more than max rows the call raises an error; it never returns a part.
 
 use super::identity::{KeyId, derived_key};
 use super::inspect::status;

@@ -15,10 +15,10 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in characters.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of finished keys, and of keys in their first attempt. look_at is the end of the first lease; for a key that was
+/// Lane of finished keys, and of keys in their first lease. look_at is the end of the first lease; for a key that was
 /// in the lane PENDING, the time when it was finished.
 pub const ORDINARY: u8 = b'0';
-/// Lane of unfinished keys that were claimed again, released or parked, or that key_abandon has moved here. look_at is
+/// Lane of unfinished keys that were claimed again, released or parked, or that a sweep has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.
 /// key_take_abandoned sets a later look_at for a key that on_expiry or max_attempts parks.
 pub const PENDING: u8 = b'1';

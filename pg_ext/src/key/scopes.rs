@@ -12,7 +12,7 @@ const MOST_SCOPES: i32 = 10_000;
 /// The most index entries read for one scope. An old snapshot keeps the entries of deleted keys.
 const MOST_ENTRIES: usize = 1_000;
 
-/// The names of scopes in byte order. One index probe finds the next name, however many keys a scope has.
+/// The names of scopes in byte order. Index probes find the next name, however many keys a scope has.
 pub struct ScopeNames {
     keys: Table,
     options: Table,
@@ -35,7 +35,7 @@ impl ScopeNames {
         Ok(found.and_then(|slot| slot.column(1).map(|d| varlena(d).to_vec())))
     }
 
-    /// The first scope after this name that has keys.
+    /// The first scope after this name that has keys, or MOST_ENTRIES entries of deleted keys.
     pub fn used_after(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut name = name.to_vec();
         loop {

@@ -1,9 +1,9 @@
 //! `key_take_abandoned`: hands pending keys to completers.
 //!
 //! The call reads the pending keys of the scope in the order in which they became due: released keys, and keys whose
-//! lease had expired at the last sweep (abandon.rs). The options may park many keys, and skipping them must cost
-//! little. So each parked key is deferred for as long as it has waited, between ten seconds and an hour. scope_set
-//! offers the deferred keys again at once.
+//! lease has expired (a first lease: at the last sweep, abandon.rs). The options may park many keys, and skipping them
+//! must cost little. So each parked key is deferred for as long as it has waited, between ten seconds and an hour.
+//! scope_set offers the deferred keys again at once.
 
 use super::claim::{claim_values, take_over};
 use super::decide::{self, KeyDecision};

@@ -3,7 +3,7 @@
 //!
 //! Hot tables of the extension are read and written in `table/` instead. The extension's own statements run with a
 //! pinned search_path. The user is switched (`user.rs`) only while the server runs statements, so the caller's program
-//! never sees another `current_user`. Each backend keeps its plans, except those of [`query_once`].
+//! never sees another `current_user`. Each backend keeps the plan of each [`Kept`], except in [`query_once`].
 
 mod user;
 

@@ -1,8 +1,8 @@
 //! Acting as another role for a few statements.
 //!
-//! The role is the extension's owner for the extension's tables. For sweeps and guards it is the owner of a user's
-//! table, in a security-restricted operation. That table's triggers and constraints then run with its owner's rights,
-//! never with the sweeper's.
+//! The role is the extension's owner for the extension's tables. For sweeps, guards and checks it is the owner of a
+//! user's table, in a security-restricted operation. That table's triggers and constraints then run with its owner's
+//! rights, never with the sweeper's.
 
 use super::Kept;
 use crate::caller;

@@ -316,7 +316,7 @@ impl Slot {
         }
     }
 
-    /// Makes all columns valid; their number. Apart from `column`, which is short enough to be inlined without it.
+    /// Makes all columns valid; answers their number. Separate, so that `column` is short enough to be inlined.
     #[cold]
     fn read_all(&self) -> usize {
         // SAFETY: the slot holds a row of its table.
@@ -353,7 +353,7 @@ impl ScanKey {
     fn new(attribute: i16, strategy: u32, function: u32, value: Datum) -> ScanKey {
         let mut key = pg_sys::ScanKeyData::default();
         // SAFETY: fills a ScanKeyData of ours; the function is a built-in comparison. Texts compare
-        // under "C", which is the collation of every text column of ours.
+        // under "C", which is the collation of every indexed text column of ours.
         unsafe {
             pg_sys::ScanKeyInit(
                 &mut key,

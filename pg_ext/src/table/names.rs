@@ -40,8 +40,8 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     Ok(oid)
 }
 
-/// The owner of once.key, which stands for the owner of all our tables. Reads the catalog alone, so that a lock on one
-/// of these tables does not block statements on other tables.
+/// The owner of once.key, which stands for the owner of all our tables. Reads only the catalog: a lock on once.key
+/// must not block statements on other tables.
 pub fn key_table_owner() -> Result<pg_sys::Oid> {
     let table = oid_of(c"key")?;
     // SAFETY: looks into the system cache; the tuple is a row of pg_class until it is released.

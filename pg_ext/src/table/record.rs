@@ -61,7 +61,7 @@ impl<C: ColumnNumber, const COLUMNS: usize> Record<C, COLUMNS> {
         }
     }
 
-    /// Where the row is stored, for a record that was loaded.
+    /// Where the row is stored; None for a new row.
     pub fn tid(&self) -> Option<pg_sys::ItemPointerData> {
         self.tid
     }

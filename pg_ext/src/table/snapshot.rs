@@ -108,8 +108,8 @@ impl Snapshot {
         }
     }
 
-    /// Transactions with an id below `next` that had not ended for this snapshot, without this transaction, sorted.
-    /// None: there may be more than `most`.
+    /// Transactions with an id below `next` that had not ended for this snapshot, sorted; this transaction only if its
+    /// id is at least `xmax`. None: there may be more than `most`.
     pub fn unended_before(&self, next: i64, most: i64) -> Option<Vec<i64>> {
         let (running, xmax) = self.running();
         if next.saturating_sub(xmax) > most {

@@ -59,8 +59,8 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// The triggers that an UPDATE of these columns fires in a plain table: a heap with only the server's and `known`
-    /// UPDATE triggers, where the UPDATE touches no key and no policy. None: the table is not plain.
+    /// The triggers that an UPDATE of these columns fires in a plain table: a heap without inheritance, rules, policies
+    /// and generated columns, with only the server's and `known` UPDATE triggers; no key is touched. None: not plain.
     pub fn plain(
         &self,
         written: &[i16],

@@ -11,7 +11,7 @@ pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
     tables.iter().try_for_each(|t| lock(t))
 }
 
-/// No other open transaction has written the table. Does not wait, and blocks nobody afterwards.
+/// No other open transaction has written the table; false also during VACUUM. Does not wait, and blocks nobody later.
 pub fn has_no_writers(name: Name) -> Result<bool> {
     let (table, share) = (names::oid_of(name)?, pg_sys::ShareLock as i32);
     // SAFETY: as below; what is locked here is unlocked at once.

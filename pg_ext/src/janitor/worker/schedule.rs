@@ -48,7 +48,7 @@ enum LastPass {
 pub struct Schedule {
     pub oid: Oid,
     last: LastPass,
-    /// Begin of the last pass.
+    /// Begin of the last pass; if it failed, its end.
     begun: Option<Instant>,
     /// Begin of the last pass in which every task had its turn.
     complete: Option<Instant>,
