@@ -4,9 +4,9 @@
 //! The mark is the row '' of once.key_mark. Every key with look_at up to the mark is finished or moved, with two
 //! exceptions:
 //! - A claim that commits late. Its transaction has locked once.key in ROW EXCLUSIVE mode before the claim reads the
-//!   clock. Each run stores the present mark for each transaction that holds that lock. When such a transaction has
-//!   ended, the next run reads again from the stored mark. Meanwhile the mark advances, so an open transaction delays
-//!   only its own keys.
+//!   clock. Each run stores the present mark for each transaction that newly holds that lock. When such a transaction
+//!   has ended, the next run reads again from the stored mark. Meanwhile the mark advances, so an open transaction
+//!   delays only its own keys.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
 //! A run reads a bounded number of the oldest entries of all scopes, and as many again for late claims. Without rows
@@ -85,7 +85,7 @@ static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
 static PUT_IN_PENDING_LANE: Kept = Kept::new(INTO_PENDING_LANE, &[TEXTARRAYOID]);
 static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
-/// Moves about `max` keys, about `max` claimed late, and keys found locked before. None: another session runs this task.
+/// Moves about `max` keys, about `max` claimed late, and keys found locked before. None: another session runs it.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
