@@ -202,14 +202,14 @@ CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_complete';
 COMMENT ON FUNCTION once.key_complete(text, text, bigint, integer, json, json) IS
-$$Stores the final answer and emits the steps' on_complete events, in the order in which the steps ended. Later claims replay the answer byte for byte until its ttl ends. An event whose topic has lost all its subscribers is discarded with a WARNING.
+$$Stores the final answer and emits the steps' on_complete events, in the order in which the steps ended. Later claims replay the answer byte for byte until its ttl ends. An event whose topic is gone or has no subscriber is discarded with a WARNING.
 Errors: ON001 the lease is lost, ON006 this token has finished the key already, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_abort(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_abort';
 COMMENT ON FUNCTION once.key_abort(text, text, bigint, integer, json, json) IS
-$$Stores the final answer of a failure and emits the steps' on_abort events, newest first, also those of steps whose end was never recorded. Later claims replay the answer. An event whose topic has lost all its subscribers is discarded with a WARNING.
+$$Stores the final answer of a failure and emits the steps' on_abort events, newest first, also those of steps whose end was never recorded. Later claims replay the answer. An event whose topic is gone or has no subscriber is discarded with a WARNING.
 Errors: ON001 the lease is lost, ON006 this token has finished the key already, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_release(scope text, key text, token bigint, error text = NULL, retry_after interval = NULL)
@@ -229,7 +229,7 @@ CREATE FUNCTION once.key_resolve(
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_resolve';
 COMMENT ON FUNCTION once.key_resolve(text, text, integer, text, integer, json, json) IS
 $$Decides on a parked key. attempt: as key_claim and key_get return it; verdict: retry (the next claim resumes, and max_attempts counts anew), complete or abort (with response_code and the answer to store; emits the steps' events as key_complete and key_abort do).
-Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no such key, ON006 this attempt has this verdict already, 22023 bad argument.$$;
+Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no such key, ON006 this attempt has this verdict already, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_extend';

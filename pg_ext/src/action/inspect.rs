@@ -132,7 +132,7 @@ fn next(
     now: i64,
 ) -> Result<String> {
     let Some(seen) = seen else {
-        return Ok("The row is gone: the next sweep after the end of its lease deletes the lease.".to_owned());
+        return Ok("The row is gone: a sweep after its lease's end deletes the lease.".to_owned());
     };
     let (definition, status) = (&machine.definition, shown(seen.status()));
     Ok(match lease.filter(|l| l.covers(seen.status())) {

@@ -1,21 +1,8 @@
 //! guard: triggers on the user's tables that refuse writes against the machine's definition, whoever writes.
 //!
-//! `row` refuses, on the machine's table:
-//! - a change of status that is not declared, or whose `when` is not met;
-//! - a change of status from a terminal status, or during a teardown;
-//! - a change into or out of a claim state, or into the cancelled state, without a call of pg_once;
-//! - setting the cancel flag without cancel_request, and clearing it at all;
-//! - a change of the id of a claimed, flagged or cancelled row;
-//! - an INSERT in a claim state, in the cancelled state or with the cancel flag set;
-//! - a DELETE during the teardown;
-//! - a move out of a partition whose guard was put on before the table became a partition.
-//!
-//! `item` refuses, on the items table:
-//! - the refund marker, except from cancel_refund;
-//! - a change of a marked item's marker, amount or row, or of whether its `when` is true. After the row was cancelled
-//!   or deleted, the item may lose its row by ON DELETE SET NULL;
-//! - the deletion of a marked item before its row is cancelled;
-//! - an undecided item of a cancelled row.
+//! `docs/reference/guard.md` lists what `row` refuses on the machine's table and `item` on the items table. Besides:
+//! - `row` refuses a move out of a partition whose guard was put on before the table became a partition;
+//! - after a row was cancelled or deleted, a marked item may lose its row by ON DELETE SET NULL.
 //!
 //! Other INSERTs and DELETEs pass. `docs/how-to/batch-job.md` says what the guard cannot see.
 //!

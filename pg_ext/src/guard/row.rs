@@ -5,7 +5,7 @@
 
 use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};
 use super::memory::TableMemory;
-use crate::action::lease::Lease;
+use crate::action::lease::{Lease, LeaseCol, LeaseState};
 use crate::call::{Call, shown};
 use crate::cancel::holder_of;
 use crate::error::{Error, Kind, Result};
@@ -156,7 +156,9 @@ impl GuardedRows {
                 "is in claim state \"{from}\", which only the lease's holder or a sweep can end"
             );
             let hint = "Call action_finish or action_release with the lease's token. If the lease's holder died, a sweep (task action_release) reverts the row.";
-            return Err(self.refuse(old, &problem, hint).detail(self.holder(&id)?));
+            return Err(self
+                .refuse(old, &problem, hint)
+                .detail(self.holder(&id, from)?));
         } else if definition.is_claim_state(to) {
             (
                 format!("enters claim state \"{to}\" by once.action_claim only"),
@@ -268,10 +270,12 @@ impl GuardedRows {
         shown(&text)
     }
 
-    /// The holder of the row's lease and the time that is left.
-    fn holder(&self, id: &[u8]) -> Result<String> {
+    /// The holder of the lease of this claim state, and the time that is left.
+    fn holder(&self, id: &[u8], from: &str) -> Result<String> {
         let id = RowId::read(self.machine.shape.id.base_type, id, "id")?;
-        match Lease::latest(&self.machine, &id)? {
+        let lease = Lease::latest(&self.machine, &id)?;
+        match lease.filter(|l| l.state() == LeaseState::Held && l.text(LeaseCol::ClaimInto) == from)
+        {
             Some(lease) => holder_of(&lease),
             None => Ok("The row has no lease; once.action_adopt gives it one.".to_owned()),
         }

@@ -8,9 +8,10 @@ use crate::spi::{self, Kept, number};
 use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicI64, Ordering};
 
-// In all statements: $1 now, $2 the bound, $3 (for keys) the default of gone_for in microseconds. Each answers how many
-// rows it processed, and whether it reached the bound. The subquery on v (for keys) skips a row version that is newer
+// In all statements: $1 now, $2 the bound, $3 where to begin (not dead_reap), $4 (for keys) the default of gone_for in
+// microseconds. Each answers how many rows it processed, whether it reached the bound, and where it ended. The subquery on v (for keys) skips a row version that is newer
 // than the statement's snapshot, because the snapshot may not show the key's new steps.
 
 // Deletes due keys with their steps. The CTE later sets the next reap_at of the other keys. For a finished key that is
@@ -20,10 +21,10 @@ use std::ffi::CStr;
 // keys count towards the bound, not towards the rows processed.
 const KEY_REAP: &CStr = c"
     WITH locked AS MATERIALIZED (
-        SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
-               COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
+        SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
+               COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $4)
                * interval '1 microsecond' AS gone_for
-          FROM once.key k WHERE k.reap_stage = '0' AND k.reap_at <= $1
+          FROM once.key k WHERE k.reap_stage = '0' AND k.reap_at BETWEEN $3 AND $1
          ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
     looked AS MATERIALIZED (
         SELECT l.id, l.expires_at + l.gone_for <= $1 IS TRUE AS is_due,
@@ -39,15 +40,16 @@ const KEY_REAP: &CStr = c"
          WHERE k.id = ANY (ARRAY(SELECT id FROM looked WHERE NOT is_due))),
     steps AS (DELETE FROM once.key_step WHERE key_id = ANY (ARRAY(SELECT id FROM looked WHERE is_due))),
     reaped AS (DELETE FROM once.key WHERE id = ANY (ARRAY(SELECT id FROM looked WHERE is_due)) RETURNING 1)
-    SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2 FROM reaped";
+    SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2,
+           (SELECT pg_catalog.max(reap_at) FROM locked) FROM reaped";
 
 // The CTE over: if gone_for has ended as well, the key is deleted, not emptied.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
-        SELECT k.id, k.ctid, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
-               COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $3)
+        SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
+               COALESCE((SELECT s.gone_for_us FROM once.scope s WHERE s.scope = k.scope), $4)
                * interval '1 microsecond' AS gone_for
-          FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at <= $1
+          FROM once.key k WHERE k.reap_stage = '1' AND k.reap_at BETWEEN $3 AND $1
          ORDER BY k.reap_at LIMIT $2 FOR UPDATE SKIP LOCKED),
     due AS MATERIALIZED (
         SELECT l.id, l.expires_at + l.gone_for <= $1 IS TRUE AS is_over,
@@ -62,21 +64,21 @@ const KEY_TOMBSTONE: &CStr = c"
                response_code = NULL, response_body = NULL, response_headers = NULL
          WHERE k.id = ANY (ARRAY(SELECT id FROM due WHERE NOT is_over)) RETURNING 1)
     SELECT (SELECT pg_catalog.count(*) FROM emptied) + (SELECT pg_catalog.count(*) FROM over),
-           (SELECT pg_catalog.count(*) FROM locked) >= $2";
+           (SELECT pg_catalog.count(*) FROM locked) >= $2, (SELECT pg_catalog.max(reap_at) FROM locked)";
 
 const INBOX_REAP: &CStr = c"
     WITH due AS MATERIALIZED (
-        SELECT i.id FROM once.inbox i WHERE i.expires_at <= $1
+        SELECT i.id, i.expires_at FROM once.inbox i WHERE i.expires_at BETWEEN $3 AND $1
          ORDER BY i.expires_at LIMIT $2 FOR UPDATE SKIP LOCKED),
     reaped AS (DELETE FROM once.inbox WHERE id = ANY (ARRAY(SELECT id FROM due)) RETURNING 1)
-    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.max(expires_at) FROM due) FROM reaped";
 
 const DEDUPE_REAP: &CStr = c"
     WITH due AS MATERIALIZED (
-        SELECT d.ctid FROM once.dedupe d WHERE d.until <= $1
+        SELECT d.ctid, d.until FROM once.dedupe d WHERE d.until BETWEEN $3 AND $1
          ORDER BY d.until LIMIT $2 FOR UPDATE SKIP LOCKED),
     reaped AS (DELETE FROM once.dedupe WHERE ctid = ANY (ARRAY(SELECT ctid FROM due)) RETURNING 1)
-    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
+    SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2, (SELECT pg_catalog.max(until) FROM due) FROM reaped";
 
 const DEAD_REAP: &CStr = c"
     WITH due AS MATERIALIZED (
@@ -92,23 +94,49 @@ const DEAD_REAP: &CStr = c"
                 WHERE l.subscriber_id = d.subscriber_id AND l.event_id = d.event_id RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $2 FROM reaped";
 
-const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, INT8OID];
+const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, INT8OID];
+/// -infinity.
+const START: i64 = i64::MIN;
 
-pub static DELETE_KEYS: Kept = Kept::new(KEY_REAP, TYPES);
-pub static EMPTY_LARGE_KEYS: Kept = Kept::new(KEY_TOMBSTONE, TYPES);
-pub static INBOX: Kept = Kept::new(INBOX_REAP, TYPES.split_at(2).0);
-pub static DEDUPE: Kept = Kept::new(DEDUPE_REAP, TYPES.split_at(2).0);
-pub static DEAD: Kept = Kept::new(DEAD_REAP, TYPES.split_at(2).0);
+/// One of these statements. After a run that reached its bound, the backend's next run begins where that one ended. An
+/// old snapshot keeps the index entries of deleted rows, and otherwise each run would read all of them again.
+pub struct Reap {
+    statement: Kept,
+    from: AtomicI64,
+}
 
-/// Runs one of these statements; `more` is its $3, if it has one.
-pub fn run(statement: &'static Kept, max: i64, more: &[i64]) -> Result<Swept> {
-    let args = [&[clock::now_us()?, max], more].concat();
-    let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();
-    let rows = settings::by_index(|| spi::query_latest(statement, &args))?;
-    let number = |i| rows.first().map_or(0, |row| number(row, i));
-    Ok(Swept {
-        done: number(0),
-        more: number(1) != 0,
-        ..Swept::default()
-    })
+pub static DELETE_KEYS: Reap = Reap::new(KEY_REAP, TYPES);
+pub static EMPTY_LARGE_KEYS: Reap = Reap::new(KEY_TOMBSTONE, TYPES);
+pub static INBOX: Reap = Reap::new(INBOX_REAP, TYPES.split_at(3).0);
+pub static DEDUPE: Reap = Reap::new(DEDUPE_REAP, TYPES.split_at(3).0);
+pub static DEAD: Reap = Reap::new(DEAD_REAP, TYPES.split_at(3).0);
+
+impl Reap {
+    const fn new(sql: &'static CStr, types: &'static [pg_sys::Oid]) -> Reap {
+        Reap {
+            statement: Kept::new(sql, types),
+            from: AtomicI64::new(START),
+        }
+    }
+
+    /// Processes at most `max` rows. `more` is the statement's $4, if it has one.
+    pub fn run(&'static self, max: i64, more: &[i64]) -> Result<Swept> {
+        let mut swept = Swept::default();
+        // In the end from the start: rows were locked, or became due in a transaction that has committed since.
+        for from in [self.from.swap(START, Ordering::Relaxed), START] {
+            let args = [&[clock::now_us()?, max - swept.done, from], more].concat();
+            let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();
+            let rows = settings::by_index(|| spi::query_latest(&self.statement, &args))?;
+            let number = |i| rows.first().map_or(0, |row| number(row, i));
+            swept.done += number(0);
+            swept.more = number(1) != 0;
+            if swept.more {
+                self.from.store(number(2), Ordering::Relaxed);
+            }
+            if swept.more || from == START {
+                break;
+            }
+        }
+        Ok(swept)
+    }
 }

@@ -56,12 +56,12 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
             Ok(Some(swept))
         }
         Task::KeyAbandon => key_abandon(max),
-        Task::KeyReap => reap::run(&reap::DELETE_KEYS, max, &[DAY_US]).map(Some),
-        Task::KeyTombstone => reap::run(&reap::EMPTY_LARGE_KEYS, max, &[DAY_US]).map(Some),
+        Task::KeyReap => reap::DELETE_KEYS.run(max, &[DAY_US]).map(Some),
+        Task::KeyTombstone => reap::EMPTY_LARGE_KEYS.run(max, &[DAY_US]).map(Some),
         Task::OutboxRequeue => requeue::requeue_overdue(max).map(Some),
-        Task::InboxReap => reap::run(&reap::INBOX, max, &[]).map(Some),
-        Task::DedupeReap => reap::run(&reap::DEDUPE, max, &[]).map(Some),
-        Task::DeadReap => reap::run(&reap::DEAD, max, &[]).map(Some),
+        Task::InboxReap => reap::INBOX.run(max, &[]).map(Some),
+        Task::DedupeReap => reap::DEDUPE.run(max, &[]).map(Some),
+        Task::DeadReap => reap::DEAD.run(max, &[]).map(Some),
         Task::HistoryReap => history::reap(max).map(Some),
         Task::OutboxRetire => retire::retire_segments(max),
     }

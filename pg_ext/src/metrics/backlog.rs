@@ -195,7 +195,7 @@ impl BacklogLook {
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
-        let (mut looks, mut lookups) = (entries_for(RETRIES), LOOKUPS);
+        let (mut looks, mut lookups, mut in_order) = (entries_for(RETRIES), LOOKUPS, false);
         loop {
             let row = match scan.step(&mut looks) {
                 ScanStep::Row(slot) => Retry::borrow(slot),
@@ -203,15 +203,17 @@ impl BacklogLook {
                 ScanStep::LimitReached => break,
             };
             backlog.depth += 1.0;
-            if lookups == 0 || self.is_delayed(&row) {
+            if in_order || self.is_delayed(&row) {
+                continue;
+            }
+            if lookups == 0 {
+                backlog.is_cut_short = true;
                 continue;
             }
             lookups -= 1;
-            let (since, in_order) = self.since(subscriber, &row)?;
+            let since;
+            (since, in_order) = self.since(subscriber, &row)?;
             backlog.older(since);
-            if in_order {
-                lookups = 0;
-            }
         }
         backlog.is_cut_short = true;
         Ok(())

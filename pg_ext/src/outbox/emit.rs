@@ -133,6 +133,9 @@ fn log(topic: &Topic, emission: &Emission, segment: &Table) -> Result<(i64, bool
     let xid = table::own_xid();
     let now = clock::now_us()?;
     let event_id = Sequence::next(c"event_id")?;
+    if emission.delay_us.is_some() {
+        topic.hold_subscribers();
+    }
     if let Some(key) = emission.dedupe_key
         && let Some(first) = first_of(topic, key, event_id)?
     {
@@ -151,7 +154,6 @@ fn log(topic: &Topic, emission: &Emission, segment: &Table) -> Result<(i64, bool
     match emission.delay_us {
         None => event.insert(segment)?,
         Some(delay) => {
-            topic.hold_subscribers();
             event.insert(&Table::to_write(event::KEPT.table)?)?;
             retry::delayed(topic.id, event_id, now + delay)?;
         }

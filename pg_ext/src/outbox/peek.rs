@@ -184,7 +184,9 @@ impl Peek<'_> {
             };
             let (until, lanes) = (batch.lease_until(), batch.lanes());
             is_out |= until > self.now;
-            for id in Ledger::read(&batch)?.held.into_iter().take(self.max) {
+            let mut held = Ledger::read(&batch)?.held;
+            held.sort_unstable();
+            for id in held.into_iter().take(self.max) {
                 let lane = lanes.get(&id).copied().unwrap_or(0);
                 let pending = self.leased(lane, 1, until);
                 self.found.entry(id).or_insert(pending);

@@ -144,6 +144,13 @@ async fn a_refusal_says_who_holds_the_row_and_for_how_long() {
     let refusal = illegal(&play, "update job set status = 'ready' where id = 1").await;
     let told = format!("{} {} {}", refusal.message, refusal.detail, refusal.hint);
     assert!(!told.contains("-00:"), "{refusal:?}");
+    play.show("select once.sweep(task => 'action_release')")
+        .await;
+    let off = "select once.machine_guard('job', false); update job set status = 'running' where id = 1; \
+               select once.machine_guard('job', true)";
+    play.show(off).await;
+    let refusal = illegal(&play, "update job set status = 'ready' where id = 1").await;
+    assert!(refusal.detail.contains("action_adopt"), "{refusal:?}");
 }
 
 #[tokio::test]

@@ -51,17 +51,6 @@ async fn a_dropped_machine_leaves_no_guard_behind() {
 }
 
 #[tokio::test]
-async fn dropping_the_extension_takes_the_guard_along() {
-    let play = guarded().await;
-    jobs(&play, 1, 1, "new").await;
-    assert_eq!(play.code("drop extension pg_once").await, "2BP01");
-    play.show("drop extension pg_once cascade").await;
-    assert_eq!(play.show(TRIGGERS).await, "0");
-    play.show("update job set status = 'running'").await;
-    play.show("create extension pg_once").await;
-}
-
-#[tokio::test]
 async fn a_new_definition_is_what_the_guard_judges_by() {
     let play = guarded().await;
     let other = play.another().await;

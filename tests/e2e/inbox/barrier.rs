@@ -126,15 +126,6 @@ async fn of_many_at_once_each_operation_runs_at_most_once_and_never_a_compensati
 }
 
 #[tokio::test]
-async fn a_skipped_compensation_rolled_back_leaves_the_action_free() {
-    let play = Playground::open().await;
-    play.show("begin").await;
-    assert_eq!(play.show(&barrier("x", "compensation")).await, "skipped");
-    play.show("rollback").await;
-    assert_eq!(play.show(&barrier("x", "action")).await, "run");
-}
-
-#[tokio::test]
 async fn both_in_one_transaction_see_each_other() {
     let play = Playground::open().await;
     play.show("begin").await;

@@ -3,7 +3,6 @@
 use crate::playground::Playground;
 use crate::serving::expired;
 use crate::world::JOBS;
-use std::time::{Duration, Instant};
 
 async fn due(play: &Playground) -> String {
     play.show("select string_agg(due::text, ' ') from once.janitor_status() where machine is null")
@@ -76,14 +75,7 @@ async fn its_cost_does_not_grow_with_what_is_due() {
     expired(&play.client, 200_000).await;
     play.show("vacuum analyze once.key").await;
     play.show("select * from once.janitor_status()").await;
-    let mut times = Vec::new();
-    for _ in 0..3 {
-        let begin = Instant::now();
-        assert_eq!(due(&play).await, "0 0 10000 0 0 0 0 0 0 0");
-        times.push(begin.elapsed());
-    }
-    let best = times.iter().min().unwrap();
-    assert!(*best < Duration::from_millis(500), "{times:?}");
+    assert_eq!(due(&play).await, "0 0 10000 0 0 0 0 0 0 0");
     let read = "select sum(idx_tup_read)::int from pg_stat_user_indexes where relname = 'key' and schemaname = 'once'";
     play.show("select pg_stat_force_next_flush()").await;
     let before: i64 = play.show(read).await.parse().unwrap();

@@ -21,14 +21,6 @@ async fn a_row_that_is_not_there_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_status_that_the_move_does_not_start_from_is_told() {
-    let play = world().await;
-    jobs(&play, 1, 1, "done").await;
-    assert_eq!(moves(&play, "1", "ready", "").await, "f|done|0|status");
-    assert_eq!(moves(&play, "1", "failed", "").await, "f|done|0|status");
-}
-
-#[tokio::test]
 async fn a_terminal_status_has_no_way_out() {
     let play = world().await;
     jobs(&play, 1, 1, "archived").await;

@@ -216,6 +216,19 @@ async fn each_subscriber_has_rows_of_its_own_and_a_new_one_has_no_backlog() {
     assert_eq!(value(&play, "outbox_depth", late).await, "1");
 }
 
+/// They come by event id, not by the time since when they wait.
+#[tokio::test]
+async fn more_delayed_events_than_are_looked_at_are_told() {
+    let play = open().await;
+    play.show(
+        "select count(once.outbox_emit('t', '1', delay => '1 s')) from generate_series(1, 1001)",
+    )
+    .await;
+    play.clock("5 s").await;
+    assert_eq!(backlog(&play).await, "4 1001");
+    assert_eq!(value(&play, "pg_once_outbox_complete", "{}").await, "0");
+}
+
 #[tokio::test]
 async fn an_event_that_commits_late_counts_once_it_is_there() {
     let play = open().await;

@@ -5,7 +5,6 @@ use super::files::read;
 use super::{orders, value};
 use crate::history::{abandoned, finished};
 use crate::playground::Playground;
-use std::time::Instant;
 
 const KEYS: &str = "select string_agg(labels ->> 'state' || ' ' || value, ', ') from once.metrics() where name = 'pg_once_key_leases'";
 
@@ -166,9 +165,6 @@ async fn of_a_thousand_scopes_the_one_with_an_abandoned_request_is_told() {
         ("once.sweep(task => 'key_abandon')", 60_000),
     ] {
         let pages = pages_of(&play, call).await;
-        let begin = Instant::now();
-        play.show(&format!("select count(*) from {call}")).await;
-        eprintln!("{call}: {pages} pages, {:?}", begin.elapsed());
         assert!(pages < bound, "{call}: {pages} pages");
     }
 }

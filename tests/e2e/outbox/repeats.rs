@@ -78,6 +78,22 @@ async fn of_two_open_emitters_of_a_dedupe_key_the_second_waits_for_the_first() {
     }
 }
 
+/// Both lock a topic's subscribers before its dedupe keys.
+#[tokio::test]
+async fn a_delayed_emit_and_a_new_subscriber_with_an_emit_of_the_same_key_are_no_deadlock() {
+    use crate::waiting::Waiting;
+    let stage = Stage::open("{}").await;
+    let (play, other) = (&stage.play, stage.play.another().await);
+    let watcher = play.another().await;
+    play.show("begin; select once.subscriber_set('t', 'new', '{}')")
+        .await;
+    let sql = "select emitted from once.outbox_emit('t', '1', dedupe_key => 'd', delay => '1 min')";
+    let waiting = Waiting::begin(&watcher, other, sql).await;
+    play.show("select once.outbox_emit('t', '1', dedupe_key => 'd'); commit")
+        .await;
+    assert_eq!(waiting.end().await.1.unwrap(), "f");
+}
+
 #[tokio::test]
 async fn a_lost_take_waits_for_its_lease() {
     let stage = Stage::open("{}").await;

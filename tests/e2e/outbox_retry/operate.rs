@@ -14,6 +14,19 @@ async fn emit(stage: &Stage, payload: &str, more: &str) {
         .await;
 }
 
+/// A batch holds its events lane by lane.
+#[tokio::test]
+async fn the_lowest_events_of_a_batch_of_several_lanes_are_shown() {
+    let stage = Stage::open("{}").await;
+    let play = &stage.play;
+    let all = "select count(once.outbox_emit('t', to_json(i))) from generate_series(1, 200) i";
+    play.show(all).await;
+    play.show("select count(*) from once.outbox_take('t', max => 200)")
+        .await;
+    let two = "select payload from once.outbox_peek('t', max => 3) where state = 'leased'";
+    assert_eq!(play.show(two).await, "1\n2\n3");
+}
+
 #[tokio::test]
 async fn pending_events_are_shown_with_their_states_and_stay() {
     let stage = Stage::open("{}").await;

@@ -1,8 +1,6 @@
 //! key_abandon: it makes every abandoned key known to completers, whenever its claim commits and whoever else is at
 //! work, and reads finished keys once.
 
-use std::time::{Duration, Instant};
-
 use crate::bounds::rows_read;
 use crate::history::{abandoned, date_back, finished};
 use crate::playground::Playground;
@@ -175,30 +173,6 @@ async fn a_transaction_that_stays_open_delays_nobody_elses_key() {
         assert_eq!(play.show(left).await, "1|0", "{what}");
         play.show("delete from once.key").await;
     }
-}
-
-/// 2,000 claims a second, a tenth of them abandoned, and a naptime of ten seconds.
-#[tokio::test]
-async fn the_keys_of_ten_seconds_at_two_thousand_claims_a_second_take_less_than_a_naptime() {
-    let play = Playground::open().await;
-    finished(&play, "s", "k", 18_000, "1 min").await;
-    play.show(&format!(
-        "select count(once.key_claim('s', 'dead ' || i{SHORT})) from generate_series(1, 2000) i"
-    ))
-    .await;
-    let begin = Instant::now();
-    let mut done = 0;
-    loop {
-        let shown = sweep(&play, 1000).await;
-        done += shown.split('|').next().unwrap().parse::<u32>().unwrap();
-        if shown.ends_with("|f") {
-            break;
-        }
-    }
-    let took = begin.elapsed();
-    eprintln!("20,000 keys: {took:?}");
-    assert_eq!(done, 2_000);
-    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[tokio::test]

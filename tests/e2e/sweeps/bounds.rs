@@ -128,6 +128,33 @@ async fn a_row_that_somebody_holds_is_skipped_and_swept_later() {
     assert_eq!(counts(&play).await, "0|0");
 }
 
+/// An old snapshot keeps the index entries of the keys that a run of sweeps has deleted.
+#[tokio::test]
+async fn a_run_of_sweeps_goes_on_where_the_last_one_ended_and_comes_back_to_what_it_skipped() {
+    let play = Playground::directly("a backend remembers where its last sweep ended").await;
+    play.clock("0").await;
+    finish(&play, "k", 1000, "'1 h'", SMALL).await;
+    play.show("update once.key set reap_at = reap_at - substr(key, 2)::int * interval '1 ms'")
+        .await;
+    let (old, holder) = (play.another().await, play.another().await);
+    old.show("begin isolation level repeatable read; select 1")
+        .await;
+    let hold = "begin; select from once.key where key = 'k999' for key share";
+    holder.show(hold).await;
+    play.clock("26 h").await;
+    let read = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'key_reap'";
+    let before: i64 = play.show(read).await.parse().unwrap();
+    for _ in 0..19 {
+        assert_eq!(reap(&play, 50).await, "50|0|t");
+    }
+    assert_eq!(reap(&play, 50).await, "49|0|f");
+    play.show("select pg_stat_force_next_flush()").await;
+    let after: i64 = play.show(read).await.parse().unwrap();
+    assert!(after - before < 4000, "{} entries", after - before);
+    holder.show("commit").await;
+    assert_eq!(reap(&play, 50).await, "1|0|f");
+}
+
 /// How many rows of keys and steps a sweep reads.
 pub(crate) async fn rows_read(play: &Playground, sweep: &str) -> i64 {
     // The counters are of what was not yet sent to the statistics.

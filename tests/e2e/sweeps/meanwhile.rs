@@ -4,7 +4,7 @@
 
 use crate::playground::Playground;
 use crate::waiting::Waiting;
-use crate::{LARGE, SMALL, counts, finish, reap, tombstone};
+use crate::{LARGE, SMALL, counts, finish};
 
 /// What the sweep says while that happens to one of two keys, and what is there then.
 async fn claimed_meanwhile(task: &str, max: u32) -> (Playground, String) {
@@ -41,21 +41,15 @@ async fn claimed_meanwhile(task: &str, max: u32) -> (Playground, String) {
 
 /// Neither goes without the other: a step alone would answer a new request.
 #[tokio::test]
-async fn key_reap_leaves_no_step_of_a_key_that_was_claimed_anew() {
-    let (play, swept) = claimed_meanwhile("key_reap", 10).await;
-    assert_eq!(swept, "1|0|f");
-    assert_eq!(counts(&play).await, "1|1");
-    assert_eq!(reap(&play, 10).await, "1|0|f");
-    assert_eq!(counts(&play).await, "0|0");
-}
-
-#[tokio::test]
-async fn key_tombstone_leaves_no_step_of_a_key_that_was_claimed_anew() {
-    let (play, swept) = claimed_meanwhile("key_tombstone", 10).await;
-    assert_eq!(swept, "1|0|f");
-    assert_eq!(counts(&play).await, "1|1");
-    assert_eq!(tombstone(&play, 10).await, "1|0|f");
-    assert_eq!(counts(&play).await, "0|0");
+async fn neither_sweep_leaves_a_step_of_a_key_that_was_claimed_anew() {
+    for task in ["key_reap", "key_tombstone"] {
+        let (play, swept) = claimed_meanwhile(task, 10).await;
+        assert_eq!(swept, "1|0|f");
+        assert_eq!(counts(&play).await, "1|1");
+        let again = format!("select done, failed, more from once.sweep(10, '{task}')");
+        assert_eq!(play.show(&again).await, "1|0|f");
+        assert_eq!(counts(&play).await, "0|0");
+    }
 }
 
 /// Whoever goes on while there is more comes to the rest.
