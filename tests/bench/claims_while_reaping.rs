@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 
 use crate::cases::{ONCE, script};
 use crate::cost::POSITION;
-use crate::database::Database;
+use crate::database::{Database, SNAPSHOT};
 use crate::measured::{Among, Asked, Case, Figure, Results, Runs, Spread, quantile};
 use crate::pgbench::{self, Run, Script, Until};
 use crate::stock::Due;
@@ -26,16 +26,31 @@ const P99_AT_MOST: f64 = 2.0;
 const WAL_OF_A_MILLION: f64 = 0.5e9;
 const CPU_OF_A_MILLION: f64 = 20.0;
 /// More than one session can delete in a second.
-const EXPIRED_PER_SECOND: u64 = 150_000;
+const EXPIRED_PER_SECOND: u64 = 300_000;
 /// More than one session that deletes as many, too, can empty in a second.
-const LARGE_PER_SECOND: u64 = 20_000;
+const LARGE_PER_SECOND: u64 = 40_000;
 /// The bound of one sweep; the default of the function.
 const SWEEP: i32 = 1000;
 
 const CLAIMS: Script<'static> = script!("claim_complete_once");
 
-/// What runs beside the claims.
-const SWEEPS: [&[Due]; 3] = [&[], &[Due::Deletion], &[Due::Emptying, Due::Deletion]];
+/// What a session beside the claims runs without a pause.
+#[derive(Clone, Copy, Debug)]
+enum Beside {
+    Nothing,
+    /// It only takes CPU time, so it shows what the server's scheduler does to claims.
+    Counting,
+    Sweeps(&'static [Due]),
+}
+
+/// Large answers, the last, only where there is a stock.
+const BESIDE: [Beside; 4] = [
+    Beside::Nothing,
+    Beside::Counting,
+    Beside::Sweeps(&[Due::Deletion]),
+    Beside::Sweeps(&[Due::Emptying, Due::Deletion]),
+];
+const COUNT: &str = "SELECT count(*) FROM generate_series(1, 50000)";
 
 /// Runs all rounds, with expired keys alone (`keys` is 0), or among `keys` finished keys, which stay as they are, with
 /// as many as a tenth of them expired in each round, and as many with large answers as are emptied in it.
@@ -48,16 +63,18 @@ pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> R
             bail!("no room for {keys} finished keys: {reason}");
         }
         stock::remake_finished(database, keys).await?;
-        for due in [Due::Deletion, Due::Emptying] {
-            results
-                .figures
-                .extend(sweep(database, keys, due, "").await?);
+        for (due, begin) in [
+            (Due::Deletion, ""),
+            (Due::Deletion, SNAPSHOT),
+            (Due::Emptying, ""),
+        ] {
+            let swept = sweep(database, keys, due, begin).await?;
+            results.figures.extend(swept);
         }
     }
-    // Large answers only where there is a stock.
-    let sweeps = &SWEEPS[..if keys > 0 { 3 } else { 2 }];
-    let mut sides = vec![Runs::none(ONCE, None); sweeps.len()];
-    let mut p99 = vec![vec![]; sweeps.len()];
+    let all = &BESIDE[..if keys > 0 { 4 } else { 3 }];
+    let mut sides = vec![Runs::none(ONCE, None); all.len()];
+    let mut p99 = vec![vec![]; all.len()];
     let rounds = database.settings.rounds() as usize;
     for round in 0..rounds {
         if keys > 0 {
@@ -69,9 +86,9 @@ pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> R
             stock::remake_expired(database, EXPIRED_PER_SECOND * seconds).await?;
         }
         // All find nearly the same number of expired keys in the table.
-        for turn in 0..sweeps.len() {
-            let at = (round + turn) % sweeps.len();
-            let run = claims_beside(database, sweeps[at]).await?;
+        for turn in 0..all.len() {
+            let at = (round + turn) % all.len();
+            let run = claims_beside(database, all[at]).await?;
             p99[at].extend(quantile(run.times.clone(), 0.99));
             sides[at].push(run.per_second, run.cpu_us);
             sides[at].times.extend(run.times);
@@ -80,17 +97,18 @@ pub async fn measure(database: &Database, keys: u64, results: &mut Results) -> R
     }
     let mut alone = sides.remove(0);
     alone.name = "pg_once without a sweep".to_owned();
-    alone.asked = Some(AT_LEAST);
-    for ((beside, dues), times) in sides.into_iter().zip(&sweeps[1..]).zip(&p99[1..]) {
-        let tasks: Vec<&str> = dues.iter().map(|due| due.task()).collect();
-        let runs = if dues.len() == 1 { "runs" } else { "run" };
-        let tasks = tasks.join(" and ");
-        let name = format!("claim + complete while {tasks} {runs} without a pause");
+    for ((runs, beside), times) in sides.into_iter().zip(&all[1..]).zip(&p99[1..]) {
+        let (asked, most) = match beside {
+            Beside::Sweeps(_) => (Some(AT_LEAST), Some(P99_AT_MOST)),
+            _ => (None, None),
+        };
+        let name = format!("claim + complete while {} without a pause", beside.name());
         let ratio = Spread::of(times, &p99[0]).map(|ratios| ratios.median);
         let what = format!("{name}{}: p99, of that without", table::size(among));
-        let figure = ratio.map(|ratio| Figure::of(what, ratio, "times", Some(P99_AT_MOST)));
+        let figure = ratio.map(|ratio| Figure::of(what, ratio, "times", most));
         results.figures.extend(figure);
-        let case = Case::of(&name, among, vec![beside, alone.clone()]);
+        alone.asked = asked;
+        let case = Case::of(&name, among, vec![runs, alone.clone()]);
         results.cases.push(case);
         // Their latency is told once.
         alone.times.clear();
@@ -142,22 +160,46 @@ pub async fn sweep(database: &Database, keys: u64, due: Due, begin: &str) -> Res
     ])
 }
 
-async fn claims_beside(database: &Database, dues: &'static [Due]) -> Result<Run> {
+impl Beside {
+    fn name(self) -> String {
+        let Self::Sweeps(dues) = self else {
+            return "a session counts numbers".to_owned();
+        };
+        let tasks: Vec<&str> = dues.iter().map(|due| due.task()).collect();
+        let runs = if dues.len() == 1 { "runs" } else { "run" };
+        format!("{} {runs}", tasks.join(" and "))
+    }
+}
+
+async fn claims_beside(database: &Database, beside: Beside) -> Result<Run> {
     let enough = Arc::new(AtomicBool::new(false));
     let session = database.connect().await?;
     let sweeper = tokio::spawn({
         let enough = Arc::clone(&enough);
-        async move { sweep_until(&session, &enough, dues).await }
+        async move {
+            match beside {
+                Beside::Nothing => Ok((0, SWEEP.into())),
+                Beside::Counting => count_until(&session, &enough).await,
+                Beside::Sweeps(dues) => sweep_until(&session, &enough, dues).await,
+            }
+        }
     });
     let until = Until::Seconds(database.settings.seconds());
     let run = tokio::task::block_in_place(|| pgbench::run_timed(database, CLAIMS, 0, until));
     enough.store(true, Ordering::Relaxed);
     let (swept, last) = sweeper.await??;
     ensure!(
-        dues.is_empty() || last == i64::from(SWEEP),
-        "{dues:?} ran out of keys after {swept}: the figure would be too good"
+        last == i64::from(SWEEP),
+        "{beside:?} ran out of keys after {swept}: the figure would be too good"
     );
     run
+}
+
+async fn count_until(session: &Client, enough: &AtomicBool) -> Result<(i64, i64)> {
+    while !enough.load(Ordering::Relaxed) {
+        session.batch_execute(COUNT).await?;
+    }
+    Ok((0, SWEEP.into()))
 }
 
 /// Sweeps until it is enough, or nothing is left: how many keys were swept, and how many by the smallest of the last
@@ -166,7 +208,7 @@ async fn sweep_until(session: &Client, enough: &AtomicBool, dues: &[Due]) -> Res
     let sweep = session
         .prepare("SELECT done FROM once.sweep($1, $2)")
         .await?;
-    let (mut swept, mut last) = (0, i64::from(!dues.is_empty()));
+    let (mut swept, mut last) = (0, 1);
     while last > 0 && !enough.load(Ordering::Relaxed) {
         last = SWEEP.into();
         for due in dues {

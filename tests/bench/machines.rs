@@ -26,7 +26,7 @@ const OF_NO_TRIGGER: Asked = Asked::Throughput(0.95);
 const ROWS: u64 = 100_000;
 const MANY_ROWS: u64 = 1_000_000;
 /// More actions than a second of any side has room for.
-const FRESH_PER_SECOND: u64 = 40_000;
+const FRESH_PER_SECOND: u64 = 100_000;
 const ITEMS: u64 = 100;
 /// Refunds of each client in a second, about.
 const REFUNDS_PER_SECOND: u32 = 120;

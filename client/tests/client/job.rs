@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio_postgres::types::Type;
 use tokio_util::sync::CancellationToken;
 
-use crate::proxy::Proxy;
+use crate::proxy::{Cut, Proxy};
 use crate::support::{Jobs, Pool, QUICK, config, terminate, worker};
 
 /// What happens in the middle of the second item's work.
@@ -461,6 +461,34 @@ async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
         "{outcome:?}"
     );
     assert_eq!((proxy.lost(), jobs.status().await.as_str()), (1, "done"));
+}
+
+#[tokio::test]
+async fn a_job_that_is_told_to_stop_during_its_last_commit_is_finished() {
+    let jobs = Jobs::guarded().await;
+    jobs.execute("UPDATE batch_item SET state = 'succeeded'")
+        .await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    proxy.cut(Cut {
+        text: "COMMIT",
+        nth: 1,
+        arrives: true,
+        hold: true,
+    });
+    let stop = async {
+        while proxy.lost() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let mut job = Script::new(&jobs, Trouble::None);
+    let runner = jobs.job.job(&pool, "run").requester("worker");
+    let outcome = runner.backoff(QUICK).run_until(stop, &mut job).await;
+    assert!(
+        matches!(&outcome, Ok(JobOutcome::Finished { status, .. }) if status == "done"),
+        "{outcome:?}"
+    );
+    assert_eq!(jobs.status().await, "done");
 }
 
 #[tokio::test]

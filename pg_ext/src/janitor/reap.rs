@@ -1,18 +1,18 @@
-//! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: each is one statement on the extension's own tables.
-//! The statement takes the oldest due rows (dead_reap: of each subscriber) and skips locked rows.
+//! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: each has a statement on the extension's own tables.
+//! The statement takes the oldest due rows from a time on (dead_reap: of each subscriber) and skips locked rows.
 
 use crate::clock;
 use crate::error::Result;
 use crate::settings;
-use crate::spi::{self, Kept, number};
+use crate::spi::{self, Kept, column, number};
 use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-// In all statements: $1 now, $2 the bound, $3 where to begin (not dead_reap), $4 (for keys) the default of gone_for in
-// microseconds. Each answers how many rows it processed, whether it reached the bound, and where it ended. The subquery on v (for keys) skips a row version that is newer
-// than the statement's snapshot, because the snapshot may not show the key's new steps.
+// In all statements: $1 now, $2 the bound, $3 where to begin (dead_reap: at the start), $4 (for keys) the default of
+// gone_for in microseconds. Each answers how many rows it processed, whether it reached the bound, and where it ended.
+// The subquery on v (for keys) skips a row version that is newer than the snapshot, which may not show its new steps.
 
 // Deletes due keys with their steps. The CTE later sets the next reap_at of the other keys. For a finished key that is
 // the end of its gone_for, but at most a day from now or, if that is longer, the time since it expired. So a lowered
@@ -131,7 +131,9 @@ impl Reap {
             swept.done += number(0);
             swept.more = number(1) != 0;
             if swept.more {
-                self.from.store(number(2), Ordering::Relaxed);
+                let end = rows.first().and_then(|row| column(row, 2));
+                let end = end.map_or(START, |at| at.value() as i64);
+                self.from.store(end, Ordering::Relaxed);
             }
             if swept.more || from == START {
                 break;

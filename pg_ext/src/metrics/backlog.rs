@@ -2,9 +2,9 @@
 //!
 //! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All of them
 //! have a row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
-//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a delayed or
-//! redriven event counts from when it is due; in a batch from the take; after a failure from the first failure. Dead
-//! events are counted separately (dead.rs).
+//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a delayed
+//! event, or of a redriven one that was copied out of the log, counts from when it is due; in a batch from the take;
+//! after a failure from the first failure. Dead events are counted separately (dead.rs).
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -70,7 +70,7 @@ pub fn outbox(sheet: &Sheet) -> Result<()> {
         "pg_once_outbox_complete",
         &[],
         f64::from(u8::from(is_complete)),
-        "1: every backlog was read; 0: a subscriber has more rows of once.retry than one call reads, and its numbers are lower bounds.",
+        "1: every backlog was read; 0: a subscriber has more rows of once.retry than one call reads, or more than 1000 delayed events that are due: its numbers are lower bounds.",
     )
 }
 

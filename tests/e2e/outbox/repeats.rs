@@ -78,7 +78,7 @@ async fn of_two_open_emitters_of_a_dedupe_key_the_second_waits_for_the_first() {
     }
 }
 
-/// Both lock a topic's subscribers before its dedupe keys.
+/// An emit locks a topic's subscribers before its dedupe key.
 #[tokio::test]
 async fn a_delayed_emit_and_a_new_subscriber_with_an_emit_of_the_same_key_are_no_deadlock() {
     use crate::waiting::Waiting;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::watch::Watch;
 use super::{Job, JobFailure, JobOutcome};
-use crate::{ActionEnd, Begin, Error, Json, Kind};
+use crate::{ActionEnd, Begin, Error, Json};
 
 pub(super) enum End {
     Finished(JobOutcome),
@@ -23,6 +23,8 @@ pub(super) struct Items<'a, P, J: Job> {
     pub(super) job: &'a mut J,
     /// The item whose work may be discarded.
     pub(super) at_hand: &'a mut Option<J::Item>,
+    /// The outcome if the last commit, which has begun, is made.
+    pub(super) finishing: &'a mut Option<JobOutcome>,
 }
 
 impl<P: Begin, J: Job> Items<'_, P, J> {
@@ -38,9 +40,6 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
                 Err(JobFailure::Error(error)) => error,
                 Err(failure) => return End::Failed(failure),
             };
-            if error.kind() == Kind::LeaseLost {
-                return End::LeaseLost;
-            }
             let row = self.watch.action.row();
             tracing::info!(?row, %error, "the database failed during an item");
             if let Err(error) = failures.wait(error, Error::is_retryable).await {
@@ -117,22 +116,15 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
     async fn finish_once(&mut self, patch: Option<&Json>) -> Result<End, JobFailure> {
         let transaction = self.watch.begin().await?;
         // The row before the items: the lock order.
-        let end = self.watch.finish(&transaction, patch).await?;
-        if matches!(end, ActionEnd::Finished { .. }) {
-            self.job.finish(&transaction).await?;
-            self.watch.commit(transaction).await?;
-        }
-        Ok(End::of(end))
-    }
-}
-
-impl End {
-    fn of(end: ActionEnd) -> Self {
-        match end {
-            ActionEnd::Finished { status, version } => {
-                Self::Finished(JobOutcome::Finished { status, version })
-            }
-            ActionEnd::Cancelling => Self::Cancelling,
-        }
+        let ActionEnd::Finished { status, version } =
+            self.watch.finish(&transaction, patch).await?
+        else {
+            return Ok(End::Cancelling);
+        };
+        self.job.finish(&transaction).await?;
+        let outcome = JobOutcome::Finished { status, version };
+        *self.finishing = Some(outcome.clone());
+        self.watch.commit(transaction).await?;
+        Ok(End::Finished(outcome))
     }
 }

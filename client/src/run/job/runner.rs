@@ -14,7 +14,7 @@ use super::super::pace::{Pace, settings};
 use super::super::watch::Watch;
 use super::items::{End, Items};
 use super::{Job, JobFailure, JobOutcome};
-use crate::{Action, ActionClaim, ActionOptions, Begin, Error, MachineRow};
+use crate::{Action, ActionClaim, ActionOptions, Begin, Error, Kind, MachineRow};
 
 /// The runner asks before an item whether the job is being cancelled, unless the server's last answer is younger.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -157,12 +157,13 @@ impl<P: Begin> JobRunner<'_, P> {
         job: &mut J,
     ) -> Result<JobOutcome, Error> {
         let watch = Watch::new(self.pool, &self.pace.backoff, action, since);
-        let mut at_hand = None;
+        let (mut at_hand, mut finishing) = (None, None);
         let mut items = Items {
             check_every: self.check_every,
             watch: &watch,
             job: &mut *job,
             at_hand: &mut at_hand,
+            finishing: &mut finishing,
         };
         let end = tokio::select! {
             biased;
@@ -181,7 +182,11 @@ impl<P: Begin> JobRunner<'_, P> {
                 return self.tear_down(job).await;
             }
             End::LeaseLost => None,
-            End::Stopped => watch.fail(JobFailure::release(STOPPED)).await?,
+            End::Stopped => match (watch.fail(JobFailure::release(STOPPED)).await, finishing) {
+                // It was told during its last commit.
+                (Err(error), Some(end)) if error.kind() == Kind::AlreadyDone => return Ok(end),
+                (released, _) => released?,
+            },
             End::Failed(failure) => watch.fail(failure).await?,
         };
         if let Some(error) = released {

@@ -190,7 +190,7 @@ def act(
     patch: other columns of the row, or a function of the result that makes it.
     to: the status that a requester without a claim state moves to, in the transaction of its writes. Without `to` it
     gets `unclaimed`. Its work is called with None.
-    LeaseLost goes to the caller, who deletes what it made outside; any other error releases the row first.
+    An error releases the row first, unless the lease is lost, and goes to the caller, who deletes what it made outside.
     """
     claimed = yield from row.claim.flow(step, requester, lease, version)
     match claimed:
@@ -213,8 +213,6 @@ def act(
     except Cancelling:
         released = yield from action.release.flow("cancelled")
         return Acted("cancelling", released.status)
-    except LeaseLost:
-        raise
     except BaseException as error:
         try:
             yield from action.release.flow(repr(error))
