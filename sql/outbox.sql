@@ -187,7 +187,7 @@ COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window (seen_from to seen_to) up to this event_id has been handed out, or waits behind an earlier event of its order_key; 0: none yet.';
 COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events have rows in once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
-COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: it only put events behind earlier ones of their order_key.';
+COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: all events that the take read here wait behind earlier ones of their order_key.';
 COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, written as seen_to.';
 COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, event id below those of later transactions, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';

@@ -12,7 +12,7 @@ CREATE TABLE once.shard (
     separator text    COLLATE "C" NOT NULL
 );
 COMMENT ON TABLE once.shard IS 'Which shard this database is, as set by shard_set. No row: it is not a shard.';
-COMMENT ON COLUMN once.shard.one IS 'true: there is one row at most.';
+COMMENT ON COLUMN once.shard.one IS 'Always true: at most one row.';
 COMMENT ON COLUMN once.shard.shard IS 'Number of the shard, from 0.';
 COMMENT ON COLUMN once.shard.shards IS 'How many shards there are.';
 COMMENT ON COLUMN once.shard.routing IS 'key: the routing value stands in the key (message, saga); scope: in the scope.';

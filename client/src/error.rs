@@ -57,9 +57,9 @@ type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 pub enum Kind {
     /// `ON001`: the lease is lost. Stop, and undo effects outside the database, unless the hint says to check first.
     LeaseLost,
-    /// `ON006`: an earlier, committed transaction has made this write with this token. Roll back this
-    /// transaction, and go on after that write: claim again, or read the stored state. If the call was alone in
-    /// its transaction and its answer was lost, this is success.
+    /// `ON006`: an earlier, committed transaction has made this write with this token, or ended an event that it names.
+    /// Roll back this transaction, and go on after that write: claim again, or read the stored state. If the call was
+    /// alone in its transaction and repeats one whose answer was lost, this is success.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.

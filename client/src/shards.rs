@@ -53,8 +53,8 @@ impl<E: Executor> Shards<E> {
         Ok(Self { pools })
     }
 
-    /// The shard of a routing value, which is the part of a key, message or saga before the first `/` (unless
-    /// `once.shard_set` chose another separator or the scope).
+    /// The shard of a routing value: the part of a key, message or saga before the first `/` (`once.shard_set` can set
+    /// another separator, or route by the scope instead).
     #[must_use]
     pub fn of(&self, routing: &str) -> &E {
         &self.pools[self.number_of(routing)]
@@ -89,11 +89,11 @@ impl<E: Executor> Shards<E> {
         self.each().map(|(n, pool)| (Some(n), pool)).collect()
     }
 
-    /// Tells each database which shard it is (`once.shard_set`), unless the database knows it already. Call it when the
-    /// databases are set up; a later call changes nothing and shows that each pool leads to its own shard.
+    /// Tells each database which shard it is (`once.shard_set` with its default `by` and `separator`). Call it when the
+    /// databases are set up; a later call changes nothing, and fails if a pool leads to another shard.
     ///
     /// # Errors
-    /// `55006` if a database is another shard already; `42501` without the right to operate.
+    /// `55006` if a database has other values already, such as another separator; `42501` without the right to operate.
     pub async fn set(&self) -> Result<(), Error> {
         let shards = self.pools.len() as i32;
         for (shard, pool) in (0i32..).zip(&self.pools) {

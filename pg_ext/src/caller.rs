@@ -34,7 +34,7 @@ fn role_named(name: &CStr) -> Option<Datum> {
 
 /// The name of the caller's role.
 pub fn name() -> Vec<u8> {
-    // SAFETY: the current user exists as long as it is the current user; the name is copied.
+    // SAFETY: raises an error if the role was dropped; the name is copied.
     unsafe {
         let name = pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false);
         CStr::from_ptr(name).to_bytes().to_vec()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make test-long: the full forms of the slow tests; `make test` runs short forms. Prints a line with the time of each
-# part, and a table at the end. Needs hours rather than minutes, 30 GB of disk, and a machine that does nothing else.
+# make test-long: the full forms of slow tests (`make test` has short forms of teardown, kills, nothing_lost, metrics).
+# Prints the time of each part. Needs hours rather than minutes, 30 GB of disk, and a machine that does nothing else.
 #   - every interleaving of worker, endpoint and sweep at REPEATABLE READ and SERIALIZABLE, too;
 #   - 100 kills of backends, the worker and the postmaster under a mixed load of everything;
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
@@ -8,10 +8,10 @@
 #   - metrics() among ten million keys and ten million past events;
 #   - reaping a million expired keys of ten million: at most 0.5 GB of WAL and 20 s of CPU; claims beside it have at
 #     least 0.8 of their speed and at most twice their p99;
-#   - the cost of counting claims: in 20 rounds below the noise between two databases that are not counted;
+#   - the cost of counting claims: in 20 rounds below the noise between two databases without counters;
 #   - the janitor of sixteen idle databases: at most 0.5 % of a core;
-#   - faults: 25 minutes or 300,000 transactions of every function under cancels, kills and changes of the tables; a
-#     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a day's calls;
+#   - faults: every function under cancels, kills and changes of the tables, for 25 minutes or 300,000 transactions; a
+#     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a client;
 #   - the end-to-end tests on a server that is built with assertions (test-assert.sh).
 # Arguments: the parts wanted (teardown kills nothing_lost shards metrics faults reaping counters idle assert); without
 # any, all.

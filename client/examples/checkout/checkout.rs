@@ -24,7 +24,7 @@ use crate::common::http::Http;
 use crate::common::worker::die;
 
 pub const TABLES: &str = "CREATE TABLE orders (key text PRIMARY KEY, charge text NOT NULL, shipment text NOT NULL); \
-    CREATE TABLE undone (n bigint GENERATED ALWAYS AS IDENTITY, key text NOT NULL, step text NOT NULL, what text NOT NULL)";
+    CREATE TABLE undone (n bigint GENERATED ALWAYS AS IDENTITY, key text, step text, what text, PRIMARY KEY (key, step))";
 const INSERT: &str = "INSERT INTO orders (key, charge, shipment) VALUES ($1, $2, $3)";
 
 /// How often an attempt asks the bank or the carrier, and how long it waits in between, at most.

@@ -1,8 +1,8 @@
 //! Owns undoing one step of an aborted checkout.
 //!
 //! Invariant: it looks before it undoes. A compensation is emitted for every call that may have been
-//! made, so for some that were not; and it is delivered at least once, so the other side is asked under
-//! the event's delivery key.
+//! made, so for some that were not; it is delivered at least once, so the call that undoes has the
+//! event's delivery key.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Event, Undelivered};
@@ -13,8 +13,8 @@ use crate::checkout::{CHARGES, SHIPMENTS, Undo};
 use crate::common::http::{Ended, Http};
 
 /// An event that is delivered again adds no second row.
-const UNDONE: &str = "INSERT INTO undone (key, step, what) SELECT $1, $2, $3 \
-    WHERE NOT EXISTS (SELECT FROM undone WHERE key = $1 AND step = $2)";
+const UNDONE: &str =
+    "INSERT INTO undone (key, step, what) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
 
 pub const REFUNDS: &str = "/refunds";
 pub const CANCELLATIONS: &str = "/cancellations";

@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p pg-once --example upload -- --database-url postgres://localhost/mydb`, in a database
 //! where `CREATE EXTENSION pg_once` was done. The store tells of an upload at least once, under the same
-//! message id or a new one. It runs the story in its parts (two notices at the same time; a handler that
+//! message id or a new one. The example runs its story (two notices at the same time; a handler that
 //! fails; the same content again, and new content; a service in trouble; no picture; a renderer killed
 //! with -9) and ends with an error unless there is one job for each content and one rendition for each
 //! picture. `upload.rs` and `render.rs` are the parts to read.

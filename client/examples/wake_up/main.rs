@@ -1,8 +1,8 @@
 //! Waking workers in other processes, without a NOTIFY in any emitting transaction.
 //!
 //! `cargo run -p pg-once --example wake_up -- --database-url postgres://localhost/mydb`, in a database where
-//! `CREATE EXTENSION pg_once` was done. An idle worker waits at most a second between two polls, which is often
-//! enough; for events that must come sooner there is the bell. The story has its parts (an idle worker is woken;
+//! `CREATE EXTENSION pg_once` was done. By default the polls of an idle worker are at most a second
+//! apart; for events that must come sooner there is the bell. The story has its parts (an idle worker is woken;
 //! many commits and few rings; the connections of both ends are cut) and ends with an error if one of them fails.
 //! `bell.rs` is the part to read.
 
@@ -30,14 +30,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A worker that waits for this long before it asks again is idle.
 const IDLE: Duration = Duration::from_millis(1500);
 const BURST: usize = 300;
-/// When the worker asked last. (The pattern is not in this query itself.)
+/// When the worker asked last. (`||`: this query must not match itself.)
 const ASKED: &str = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint FROM pg_stat_activity \
     WHERE datname = current_database() AND query LIKE '%once.outbox' || '_take%'";
 /// Both ends of a bell, by their application_name.
 const CUT: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
 
-/// The end that emits, and counters. The worker's end is in this process, too, but they share only the database.
+/// The end that emits, and counters. The worker's end is in this process, too; events and rings pass by the database.
 struct Service {
     story: Story,
     topic: Topic,
@@ -157,7 +157,7 @@ impl Service {
         Ok(())
     }
 
-    /// A ring meanwhile is not lost: a new connection begins with a look at one end, with a ring at the other.
+    /// No ring is lost meanwhile: after reconnecting, the listener wakes its worker and the emitter rings.
     async fn both_ends_are_cut(&self) -> Result<()> {
         let client = self.story.pool.get().await?;
         let row = client.query_one(CUT, &[&self.story.name]).await?;

@@ -134,7 +134,7 @@ impl NackOptions {
         Self::new().kind("never")
     }
 
-    /// A word for the failure, by which the metrics count: `timeout`, `refused`.
+    /// A word for the failure, by which the metrics count: `timeout`, `refused`. The server refuses `expired`.
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = kind.into();
         self

@@ -24,7 +24,7 @@ pub const MOST_SWEPT: i32 = 1_000_000;
 
 /// Runs one bounded pass of a task in its own subtransaction, so an error is counted and undoes nothing else. The pass
 /// waits for each lock no longer than once.sweep_lock_timeout. `only`: one machine, for action_release, which records
-/// each machine itself. For action_release the caller's deferred constraints are checked first, outside the
+/// its runs itself. For action_release the caller's deferred constraints are checked first, outside the
 /// subtransaction.
 pub fn run_task(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;

@@ -61,7 +61,7 @@ impl StepRow {
         row
     }
 
-    /// The committed step, whatever the isolation level. A step call only locks the key's row, so a write under an
+    /// The committed step, whatever the isolation level. Most step calls only lock the key's row, so a write under an
     /// older snapshot would miss a newer step without an error.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;

@@ -1,6 +1,6 @@
 //! Makes the stored definition from the caller's definition, or reports all faults.
 //!
-//! No check stops another: a missing or wrong member is one fault, and only the checks that need it are left out.
+//! No fault stops a check (missing rights do): a wrong member is one fault, and only checks that need it are left out.
 //! `read` makes the tree, `rules` compares its members, `check_table` and `money` compare it with the tables and
 //! replace each predicate by its stored form.
 

@@ -109,7 +109,7 @@ pub fn query_latest(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<R
     as_owner(|| execute(kept.plan()?, args, Under::Latest(&snapshot), OWN_ROW))
 }
 
-/// Runs a statement made at run time (utility statements have no parameters) as the extension's owner.
+/// Runs a utility statement made at run time, so without parameters, as the extension's owner.
 pub fn run(sql: &[u8]) -> Result<()> {
     let sql = c_string(sql)?;
     as_owner(|| execute(prepare(&sql, &[], 0)?, &[], Under::Statement, OWN_ROW).map(drop))
@@ -120,8 +120,8 @@ pub fn run_as_caller(sql: &CStr) -> Result<()> {
     connected(|| execute(prepare(sql, &[], 0)?, &[], Under::Statement, OWN_ROW).map(drop))
 }
 
-/// A statement on the user's tables, made at run time and kept until it is dropped. It runs as the current user. It
-/// always uses its generic plan, because it finds rows by key.
+/// A statement made at run time, mostly on the user's tables, and kept until it is dropped. It runs as the current
+/// user, always with its generic plan.
 pub struct Plan {
     raw: pg_sys::SPIPlanPtr,
     row: String,

@@ -58,7 +58,7 @@ pub enum Undelivered {
     /// It is retried, until the subscriber's attempts are used up.
     Retry {
         /// The kind of the failure, by which failures are counted: `timeout`, `refused`. (`released`, `never`
-        /// and `expired` are the server's own; a failure with one of these kinds is counted as `error`.)
+        /// and `expired` mean something else; a failure with one of these kinds, or an empty one, counts as `error`.)
         kind: String,
         /// What went wrong.
         error: String,

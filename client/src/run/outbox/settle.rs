@@ -1,8 +1,8 @@
 //! Owns the acks and nacks of a batch's events.
 //!
 //! Invariant: one call at a time for a batch, each retried until it is answered; a retry that gets ON006 is
-//! success. An event that its handler has acked counts as delivered, whatever the handler returns. An event's death and
-//! its callback's writes commit together, and these writes are never committed twice.
+//! success. An event that its handler has acked counts as delivered, whatever the handler returns. The writes of
+//! the handler's `dead` commit once, together with the event's death.
 
 use std::future::Future;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const MOST: usize = 1000;
 /// The longest kind that the server takes, in characters.
 const LONGEST_KIND: usize = 100;
 
-/// Kinds that are reserved for the server.
+/// Kinds with a meaning of their own.
 const RESERVED: [&str; 3] = ["released", "never", "expired"];
 
 /// How long an event is deferred after its callback failed for good.
@@ -259,8 +259,8 @@ impl Undelivered {
     }
 }
 
-/// A kind that the server accepts. Otherwise the failure could not be recorded, and the event would be
-/// delivered for ever.
+/// A kind with which a nack counts a failed attempt: the server refuses `expired`, and a kind that is empty or too
+/// long; `released` counts no attempt, and after `never` the event is dead at once.
 fn kind_of(kind: &str) -> String {
     let kept = cut(kind, LONGEST_KIND).filter(|kept| !RESERVED.contains(&kept.as_str()));
     kept.unwrap_or_else(|| KIND.to_owned())

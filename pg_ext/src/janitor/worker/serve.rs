@@ -71,8 +71,8 @@ impl Pass {
         slot.put_answer(pass.answer(begin), pass.troubles);
     }
 
-    /// Notes whether the task failed, and logs the second failure in a row. The sweep has stored the failure in the
-    /// table once.janitor, unless the sweep's whole transaction was rolled back.
+    /// Notes whether the task failed, and logs the second failure in a row. once.janitor has the failure, too, unless
+    /// the sweep was rolled back, another session was recording the same task, or the recording failed.
     fn note(&mut self, task: Task, bit: u32, swept: &Swept) {
         self.more |= swept.more;
         if swept.failed == 0 {

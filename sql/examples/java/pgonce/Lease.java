@@ -53,7 +53,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         });
     }
 
-    /** The same for the last writes: they end with complete or abort, whose AlreadyDone undoes the others. */
+    /** The same for the last writes: one of them is complete or abort, whose AlreadyDone undoes the others. */
     public <T> T lastPhase(Database database, Database.Work<T> writes) {
         return database.repeatedTransaction(writes);
     }

@@ -72,7 +72,7 @@ export class Lease {
     await transaction(pool, work, 5, [Conflict, Unavailable]);
   }
 
-  /** The same for the last writes: they end with complete or abort, whose AlreadyDone undoes the others. */
+  /** The same for the last writes: one of them is complete or abort, whose AlreadyDone undoes the others. */
   lastPhase(pool, writes) { return transaction(pool, writes, 5, [Conflict, Unavailable]); }
 
   /**

@@ -221,7 +221,7 @@ class Lease:
 
     @method
     def last_phase(self, writes: Callable[[Any], Any]) -> Flow[Any]:
-        """The same for the last writes, which end with complete or abort: its AlreadyDone undoes the others."""
+        """The same for the last writes, one of them complete or abort, whose AlreadyDone undoes the others."""
         return (yield from in_transaction(lambda conn: invoked(writes, conn), unanswered=True))
 
     @method

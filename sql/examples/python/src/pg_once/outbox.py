@@ -100,7 +100,7 @@ class Dead:
 class NotDelivered(Exception):
     """The event is tried again, after `after` seconds, or without it after the subscriber's backoff.
 
-    kind: a word by which failures are counted, such as "timeout".
+    kind: a word by which failures are counted, such as "timeout"; the server refuses "expired".
     """
 
     def __init__(self, error: str, kind: str = "error", after: float | None = None) -> None:
