@@ -447,10 +447,15 @@ async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
         .await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
-    // The only item is saved by another; the first COMMIT through the proxy is that of the end.
+    // The only item is saved by another; the second COMMIT through the proxy is that of the end.
     jobs.execute("UPDATE batch_item SET state = 'succeeded'")
         .await;
-    proxy.lose_answer_to("COMMIT");
+    proxy.cut(Cut {
+        text: "COMMIT",
+        nth: 2,
+        arrives: true,
+        hold: false,
+    });
     let mut job = Script::new(&jobs, Trouble::None);
     // Also an answer lost in the last try.
     let runner = jobs.job.job(&pool, "run");
@@ -472,7 +477,7 @@ async fn a_job_that_is_told_to_stop_during_its_last_commit_is_finished() {
     let pool = jobs.through(proxy.config());
     proxy.cut(Cut {
         text: "COMMIT",
-        nth: 1,
+        nth: 2,
         arrives: true,
         hold: true,
     });

@@ -34,7 +34,8 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
 
         public NotDelivered(String error, String kind, Double afterSeconds, Throwable cause) {
             super(error, cause);
-            this.kind = kind;
+            boolean refused = kind.isEmpty() || kind.length() > 100 || kind.equals("expired"); // by the server
+            this.kind = refused ? "error" : kind;
             after = afterSeconds;
         }
     }

@@ -28,7 +28,7 @@ const REDRIVE = 'SELECT redriven FROM once.outbox_redrive($1, $2, $3, $4::bigint
 export class NotDelivered extends Error {
   constructor(message, { kind = 'error', after = null, cause } = {}) {
     super(message, { cause });
-    this.kind = kind;
+    this.kind = kind !== 'expired' && /^.{1,100}$/s.test(kind) ? kind : 'error'; // others the server refuses
     this.after = after;
   }
 }

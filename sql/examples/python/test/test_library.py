@@ -11,6 +11,7 @@ from proxy import Proxy
 from pg_once import Connections, claim, errors, key_of_header, transaction
 from pg_once.http import Answer, wait_of_header
 from pg_once.key import Replayed
+from pg_once.outbox import NotDelivered
 
 db = Connections(URL)
 
@@ -160,6 +161,10 @@ class Library(unittest.TestCase):
         ]:
             read = key_of_header("ada", value)
             self.assertEqual(read if key else read.status, f"ada/{key}" if key else 400, value)
+
+    def test_a_kind_that_the_server_refuses_is_counted_as_an_error(self) -> None:
+        for kind, counted in {"timeout": "timeout", "expired": "error", "": "error", "x" * 101: "error"}.items():
+            self.assertEqual(NotDelivered("no", kind).kind, counted)
 
     def test_a_wait_of_a_header_is_bounded(self) -> None:
         for value, seconds in [

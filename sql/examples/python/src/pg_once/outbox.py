@@ -100,12 +100,13 @@ class Dead:
 class NotDelivered(Exception):
     """The event is tried again, after `after` seconds, or without it after the subscriber's backoff.
 
-    kind: a word by which failures are counted, such as "timeout"; the server refuses "expired".
+    kind: a word by which failures are counted, such as "timeout". "expired", an empty one and one of more than 100
+    characters, which the server refuses, count as "error".
     """
 
     def __init__(self, error: str, kind: str = "error", after: float | None = None) -> None:
         super().__init__(error)
-        self.kind = kind
+        self.kind = kind if kind != "expired" and 0 < len(kind) <= 100 else "error"
         self.after = after
 
 
