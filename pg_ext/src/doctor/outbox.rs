@@ -44,6 +44,7 @@ const FUTURE: &CStr = c"
            JOIN (SELECT s.series, s.incarnation FROM once.series s ORDER BY s.series DESC LIMIT 1) p
              ON p.series = e.series AND p.incarnation = $1
      WHERE e.xid >= pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint
+       AND e.xid IS DISTINCT FROM pg_catalog.pg_current_xact_id_if_assigned()::text::bigint
      ORDER BY e.xid DESC LIMIT 1";
 
 static SUBSCRIBERS_PAUSED: Kept = Kept::new(PAUSED, &[]);

@@ -211,7 +211,7 @@ pub fn lost(subscriber: &Subscriber, token: i64, events: &[i64]) -> Error {
         Kind::LeaseLost,
         format!("token {token} holds no such event of {}", subscriber.shown()),
     )
-    .hint("The lease expired and the events went back, or another take has them: stop working on them.");
+    .hint("The lease expired, or they left with an earlier failed event of their order_key: stop working on them.");
     match events {
         [] => lost,
         events => lost.detail(listed(events)),

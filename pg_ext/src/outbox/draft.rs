@@ -6,6 +6,7 @@
 use super::batch::Batch;
 use super::event::{Col, Event};
 use super::topic::Subscriber;
+use crate::call::utf8;
 use crate::clock;
 use crate::digest::digits;
 use crate::error::Result;
@@ -125,9 +126,9 @@ fn delivery_key(subscriber: &Subscriber, event: &Event) -> [u8; 36] {
     ] {
         hash.update(number.to_be_bytes());
     }
-    hash.update(&subscriber.topic.name);
+    hash.update(utf8(&subscriber.topic.name));
     hash.update([0]);
-    hash.update(&subscriber.name);
+    hash.update(utf8(&subscriber.name));
     let mut key = *b"evt_00000000000000000000000000000000";
     for (pair, byte) in key[4..].chunks_exact_mut(2).zip(hash.finalize()) {
         pair.copy_from_slice(&digits(byte));

@@ -41,7 +41,7 @@ export class Retry extends Error {
 /** The seconds from now on that another service's Retry-After names: seconds or an HTTP date. null: none, or it has passed. */
 export function retryAfter(value) {
   const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
-  return seconds > 0 ? seconds : null;
+  return seconds > 0 ? Math.min(seconds, 100 * 365 * 86400) : null; // the server takes no longer wait than 1000 years
 }
 
 /** Nobody knows whether the work was done, and asking again could do it twice: the key is parked. */
