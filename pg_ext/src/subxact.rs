@@ -31,7 +31,8 @@ impl Failure {
     pub fn of(caught: &CaughtError) -> Failure {
         let report = report(caught);
         Failure {
-            message: report.message().to_owned(),
+            // pgrx's mark for a byte that is no UTF-8; not every encoding has it.
+            message: report.message().replace('\u{fffd}', "?"),
             is_wait: report.sql_error_code() == Code::ERRCODE_LOCK_NOT_AVAILABLE,
         }
     }
@@ -129,7 +130,7 @@ fn sorted(caught: &CaughtError) -> Result<Failure> {
         _ => None,
     };
     match stops {
-        Some(kind) => Err(Error::new(kind, report.message())),
+        Some(kind) => Err(Error::new(kind, Failure::of(caught).message)),
         None => Ok(Failure::of(caught)),
     }
 }

@@ -25,7 +25,10 @@ pub fn action_extend(call: &Call) -> Result<Datum> {
     let steps = &fenced.machine.definition.steps;
     let (left, claim_into) = fenced.write(|lease, now| {
         let step = lease.text(LeaseCol::StepKey);
-        let declared = || steps.iter().find(|s| s.step_key == step)?.lease_us;
+        let began = lease.bytes(LeaseCol::StepStatus).map(shown);
+        let began = began.unwrap_or_else(|| lease.text(LeaseCol::RevertTo));
+        let is_it = |s: &&Step| s.step_key == step && s.status == began;
+        let declared = || steps.iter().find(is_it)?.lease_us;
         // Without an argument the lease never gets shorter.
         let until = match asked {
             Some(us) => now + us,

@@ -278,13 +278,14 @@ fn each_held(machine: &[u8], mut each: impl FnMut(&Lease) -> Result<()>) -> Resu
     Ok(())
 }
 
-/// Raises 55006 if a teardown is open and the new definition changes how rows are torn down.
+/// Raises 55006 if a teardown is open and the new definition changes how rows are torn down, or makes a status terminal.
 fn ensure_teardowns_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let old = present.definition()?;
     let same = (&old.cancel, &old.refund) == (&valid.definition.cancel, &valid.definition.refund)
         && present.tables() == [Some(valid.relation), valid.items, valid.wallet];
+    let ends = |s: &String| old.status_types.contains(s) && !old.is_terminal(s);
     match old.cancel {
-        Some(_) if !same => {}
+        Some(_) if !same || valid.definition.terminal.iter().any(ends) => {}
         _ => return Ok(()),
     }
     match pending::first_open(&from_utf8(&old.machine), present.table())? {
@@ -292,7 +293,7 @@ fn ensure_teardowns_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
         Some(id) => Err(Error::new(
             Kind::InUse,
             format!(
-                "machine {} is in use: row {} is being cancelled, so the definition's cancel and refund cannot change",
+                "machine {} is in use: row {} is being cancelled, so the definition's cancel and refund cannot change, and no status can become terminal",
                 quoted(&old.machine),
                 quoted(&id)
             ),

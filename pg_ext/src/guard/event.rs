@@ -166,6 +166,7 @@ fn trigger_of(fcinfo: pg_sys::FunctionCallInfo) -> Option<*mut pg_sys::TriggerDa
 pub struct GuardedColumn {
     pub number: i16,
     type_oid: Oid,
+    modifier: i32,
     by_value: bool,
     length: i16,
 }
@@ -178,6 +179,7 @@ impl GuardedColumn {
         GuardedColumn {
             number: column.number,
             type_oid: column.type_oid,
+            modifier: column.modifier,
             by_value,
             length,
         }
@@ -231,7 +233,8 @@ impl GuardedColumn {
         // SAFETY: the type's own input function; machine_define has checked that it accepts the literal.
         let value = unsafe {
             pg_sys::getTypeInputInfo(self.type_oid, &mut input, &mut parameter);
-            pg_sys::OidInputFunctionCall(input, plain.as_ptr().cast_mut(), parameter, -1)
+            let literal = plain.as_ptr().cast_mut();
+            pg_sys::OidInputFunctionCall(input, literal, parameter, self.modifier)
         };
         Ok(self.printed(value))
     }
