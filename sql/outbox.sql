@@ -417,7 +417,7 @@ CREATE FUNCTION once.outbox_deliveries(
     topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 3 AS 'MODULE_PATHNAME', 'pg_once_outbox_deliveries';
 COMMENT ON FUNCTION once.outbox_deliveries(text, text, bigint) IS
-$$Lists the failed attempts at an event, the oldest first. They are kept until max_lease_life after the delivery, or until the dead letter is deleted. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
+$$Lists the failed attempts at an event, the oldest first. They are kept until max_lease_life after the delivery, or until the dead letter is discarded or its dead_for is over. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_dead(
     topic text, subscriber text = 'default', max integer = 100,

@@ -255,7 +255,7 @@ pub fn register() {
     );
     GucRegistry::define_string_guc(
         c"once.fake_now",
-        c"Pretended time of every outcome, for tests only.",
+        c"Pretended clock of every call, for tests only.",
         c"A timestamptz; empty (the default): the real clock. Tokens always come from the real clock.",
         &FAKE_NOW,
         GucContext::Suset,

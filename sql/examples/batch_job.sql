@@ -6,7 +6,7 @@ CREATE TABLE wallet (
     points   bigint NOT NULL CHECK (points >= 0)
 );
 
--- No CHECK on status: the machine and its guard say what may stand there.
+-- No CHECK on status: the guard judges moves. Only a CHECK or an enum would refuse an INSERT in an undeclared status.
 CREATE TABLE batch_job (
     id               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     customer         text    NOT NULL REFERENCES wallet,
@@ -18,7 +18,7 @@ CREATE TABLE batch_job (
 
 -- Commit an item's row, with the name of its artifact, before you make the artifact. Then cancel_items lists
 -- every artifact that was made. An artifact is a directory, and each attempt puts a file of its own into it.
--- So two attempts never write or delete the same file.
+-- So two attempts never write the same file.
 CREATE TABLE batch_item (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id   bigint NOT NULL REFERENCES batch_job,

@@ -1,7 +1,7 @@
 //! Owns the artifacts: a directory for each item, in it a file for each attempt.
 //!
-//! Invariant: deleting what is not there is success, and an attempt that lost its lease deletes its
-//! own file alone. The files are small, so the blocking calls of the standard library do.
+//! Invariant: deleting what is not there is success, and an attempt that learns that its lease is lost deletes only
+//! its own file. The files are small, so the blocking calls of the standard library do.
 
 use std::fs;
 use std::io::{self, ErrorKind};

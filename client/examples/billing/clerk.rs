@@ -1,5 +1,5 @@
-//! Owns closing a billing: the tax office registers it under a key of its own, and there is one invoice for it. The
-//! lines that idempotency costs are marked. docs/how-to/billing.md shows it.
+//! Owns closing a billing: each closing has one key, one registration at the tax office and one invoice. The lines
+//! that idempotency costs are marked. docs/how-to/billing.md shows this program.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acted, Error, JobFailure, Json, Machine, OpenTransaction}; // once
@@ -29,7 +29,7 @@ impl Clerk {
     /// The invoice commits with the end of the action, or neither does.
     async fn invoice(&self, id: Uuid, tx: OpenTransaction) -> Result<Option<Json>, JobFailure> {
         let billing = tx.query_one(BILLING, &[&id]).await?;
-        // The office registers once for a key, which stays the same until the next closing.
+        // The office registers once for a key, which stays the same until a closing succeeds.
         let (made, total): (i32, &str) = (billing.try_get("invoices")?, billing.try_get("total")?);
         let number = self.register(&format!("{id}/{made}"), total).await?;
         tx.execute(INVOICE, &[&id, &number, &total]).await?;

@@ -81,7 +81,7 @@ async fn open(story: &Story) -> Result<Uuid> {
     Ok(client.query_one(OPEN, &[]).await?.try_get(0)?)
 }
 
-/// One runs it, the other is told so.
+/// One closes the billing, the other is told that it is being closed or is closed.
 async fn two_clerks(story: &Story, clerk: &Clerk) -> Result<()> {
     let id = open(story).await?;
     let (one, other) = tokio::try_join!(clerk.close(id), clerk.close(id))?;

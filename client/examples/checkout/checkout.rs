@@ -60,7 +60,7 @@ pub struct Checkout {
     pub scope: Scope,
     pub receipts: Topic,
     pub undos: Topic,
-    /// Dies when the card is charged and nothing of it is recorded: what the story needs.
+    /// Dies when the card is charged and nothing of it is recorded; main.rs shows what follows.
     pub dies: bool,
 }
 

@@ -31,7 +31,7 @@ pub struct Enqueuer {
     pub queue: Pool,
     /// How many events it has moved.
     pub moved: Arc<AtomicU64>,
-    /// Dies when the job is made: what the story needs.
+    /// Dies when the job is made; main.rs shows what follows.
     pub dies: bool,
 }
 

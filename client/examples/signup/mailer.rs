@@ -1,8 +1,8 @@
 //! Owns sending one mail, and what becomes of the user whose mail cannot be sent.
 //!
 //! Invariant: the mail service is asked under the event's delivery key, by which it makes one mail of
-//! many requests. One that does not dedupe sends a second mail when its first answer was lost; then say
-//! so in the mail ("if you have got this twice"), for no program can tell.
+//! many requests. A mail service that does not dedupe sends a second mail if its first answer was lost;
+//! with such a service, let each mail say "if you have got this twice".
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Error, Event, OpenTransaction, Undelivered};
@@ -25,7 +25,7 @@ struct Welcome {
 pub struct Mailer {
     pub pool: Pool,
     pub http: Http,
-    /// Dies when the mail is sent: what the story needs.
+    /// Dies when the mail is sent; main.rs shows what follows.
     pub dies: bool,
 }
 
@@ -44,7 +44,7 @@ impl Deliver for Mailer {
         Ok(Acked::ByWorker)
     }
 
-    /// The user learns of it at the next login, and this commits with the death of the event.
+    /// Marks the user as not reachable by mail, in the transaction that makes the event dead.
     async fn dead(
         &self,
         transaction: &OpenTransaction,

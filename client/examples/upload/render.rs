@@ -31,7 +31,7 @@ struct Made {
 pub struct Renderer {
     pub pool: Pool,
     pub http: Http,
-    /// Dies when the rendition is made: what the story needs.
+    /// Dies when the rendition is made; main.rs shows what follows.
     pub dies: bool,
 }
 

@@ -121,7 +121,7 @@ impl Shop {
         expect("rolled back, then committed", self.received("dan"), vec![1])
     }
 
-    /// The receiver has it and nobody hears that: it comes again, and the receiver can tell.
+    /// The receiver has the event, but its answer is lost: the event comes again, and the receiver dedupes it.
     async fn answer_lost(&self) -> Result<()> {
         let before = self.receiver.requests();
         self.receiver.trouble(PATH, &[Trouble::NoAnswer]);

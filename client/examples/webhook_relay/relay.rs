@@ -1,7 +1,7 @@
 //! Owns carrying one event to its receiver over HTTP, and writing down that it got there.
 //!
 //! Invariant: every attempt at an event is sent under the same `Idempotency-Key`, its delivery key. So
-//! whatever dies between the receiver's answer and our note of it, the receiver can tell.
+//! whatever dies between the receiver's answer and our note of it, the receiver recognizes it.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Error, Event, Undelivered};
@@ -21,7 +21,7 @@ pub struct Relay {
     pub http: Http,
     /// Where webhooks go, below the receiver's address.
     pub path: &'static str,
-    /// Dies when the receiver has answered: what the story needs.
+    /// Dies when the receiver has answered; main.rs shows what follows.
     pub dies: bool,
 }
 

@@ -113,7 +113,7 @@ impl Action {
         self.version
     }
 
-    /// How long the lease lasted when it was given.
+    /// The time left of the lease when the claim was answered.
     #[must_use]
     pub const fn lease_left(&self) -> Duration {
         self.lease_left

@@ -60,7 +60,7 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 
 /// A layer that runs each POST and PATCH once for its [`IdempotencyKey`]; other methods pass through.
 ///
-/// A retry must repeat method, path, query and body. The layer compares the path it sees: put it outside of `nest`.
+/// A retry must repeat method, path, query and body. Put the layer outside of `nest`, which shortens the path.
 /// The handler may extract the [`Lease`], and answers in one of two ways:
 ///
 /// - **`Result<Done, Failure>`**, as the work of [`Runner::run`](crate::Runner::run). With

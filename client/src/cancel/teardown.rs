@@ -89,7 +89,7 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// let cancelled = cancel.clone().teardown(&pool).run(delete).await?;
     /// assert_eq!(cancelled.outcome, CancelFinish::Cancelled);
     /// assert_eq!((&*cancelled.status, cancelled.items_total), ("cancelled", 3));
-    /// // Its answer was lost? Run again, it changes nothing.
+    /// // If the answer was lost, run it again: that changes nothing.
     /// let again = cancel.teardown(&pool).run(delete).await?;
     /// assert_eq!((again.outcome, again.items_total), (CancelFinish::Done, 3));
     /// # Ok(()) }) }

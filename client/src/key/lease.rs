@@ -67,13 +67,13 @@ impl Lease {
         &self.recovery_point
     }
 
-    /// The state that this phase left for the next phase.
+    /// The state that goes with the recovery point.
     #[must_use]
     pub const fn state(&self) -> Option<&Json> {
         self.state.as_ref()
     }
 
-    /// How long the lease lasted when it was given.
+    /// The time left of the lease when the claim was answered.
     #[must_use]
     pub const fn lease_left(&self) -> Duration {
         self.lease_left
@@ -105,7 +105,7 @@ impl Lease {
     ///
     /// # Errors
     /// `ON001` if the lease is lost; `ON006` if this token has finished the key, or has advanced to this point with
-    /// this state in an earlier transaction; `22023` for a point that the scope does not declare, or a step back.
+    /// this state in an earlier transaction; `22023` for a point that is undeclared, passed or reserved.
     pub async fn advance<E: Executor>(
         &self,
         exec: &E,
@@ -137,7 +137,7 @@ impl Lease {
     /// lease.complete(&transaction, &answer).await?;
     /// transaction.commit().await?;
     ///
-    /// // The answer of the commit was lost? The same transaction again is told so, and rolled back.
+    /// // If the answer of the commit was lost, the same transaction again fails with ON006.
     /// let again = lease.complete(&pool, &answer).await.unwrap_err();
     /// assert_eq!(again.kind(), Kind::AlreadyDone);
     /// # Ok(()) }) }

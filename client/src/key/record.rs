@@ -40,7 +40,7 @@ pub struct KeyRecord {
     pub holder: Option<String>,
     /// The last phase that committed.
     pub recovery_point: Option<String>,
-    /// The state that this phase left.
+    /// The state that goes with the recovery point.
     pub state: Option<Json>,
     /// The steps, their results and versions.
     pub steps: Option<Json>,

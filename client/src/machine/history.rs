@@ -31,8 +31,8 @@ pub struct RecordedMove {
 }
 
 impl MachineRow {
-    /// Up to `max` (1 to 100000) moves of this row, the newest first; none if the machine's definition
-    /// has no `history`.
+    /// Up to `max` (1 to 100000) recorded moves of this row, the newest first. Moves are recorded where the machine's
+    /// definition has `history`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

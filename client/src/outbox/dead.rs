@@ -53,7 +53,7 @@ pub struct DeadLetter {
 
 impl Subscriber {
     /// The failed attempts to deliver an event, the oldest first. They are deleted `max_lease_life` after the event
-    /// is acked, or with its dead letter.
+    /// is acked, or with its dead letter, but not by a redrive.
     ///
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if the topic has another owner.

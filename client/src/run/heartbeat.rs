@@ -18,7 +18,7 @@ pub(super) trait Leased {
     /// Its name in the log, without payloads.
     fn name(&self) -> String;
 
-    /// How long the lease lasted when it was given.
+    /// The time left of the lease when the claim was answered.
     fn lease_left(&self) -> Duration;
 
     /// Renews the lease by its first length; returns the time left.

@@ -1,6 +1,6 @@
 //! Owns the polls of a duplicate that waits for the first request's answer.
 //!
-//! Invariant: the last poll comes when the time is over, not before; the waits are random, so that
+//! Invariant: a poll that is answered before the time is over is not the last; the waits are random, so that
 //! duplicates that came together do not ask together.
 
 use std::time::Duration;

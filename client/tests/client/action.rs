@@ -32,7 +32,7 @@ async fn a_claimed_row_wears_the_claim_state_and_a_finished_one_the_successful_s
     };
     assert_eq!(end, finished);
     assert_eq!(jobs.text("SELECT result FROM batch_job").await, "3 pages");
-    // Its answer was lost? The same call again says that it is done.
+    // If the answer of finish was lost, the same call again raises ON006.
     assert_eq!(
         code(action.finish(&jobs.pool, Some(&result)).await),
         "ON006"
@@ -113,7 +113,7 @@ async fn a_released_row_can_be_claimed_again() {
         (released.status.as_str(), released.version),
         ("queued", Some(2))
     );
-    // Its answer was lost? The same call again gives the same answer.
+    // If the answer of release was lost, the same call again gives the same answer.
     let again = first
         .release(&jobs.pool, Some("the service is away"))
         .await

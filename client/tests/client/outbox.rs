@@ -54,7 +54,7 @@ async fn an_event_is_delivered_as_it_was_emitted_and_once() {
     assert!(!event.delivery_key.is_empty());
     assert!(event.emitted_at.elapsed().unwrap() < Duration::from_secs(600));
     assert_eq!(batch.ack(&pool(), None).await.unwrap(), 1);
-    // Its answer was lost? The same call again says that it is done.
+    // If the answer of ack was lost, the same call again raises ON006.
     done_already(batch.ack(&pool(), None).await);
     let more = topic.default_subscriber().take(&pool(), 10, None).await;
     assert_eq!(more.unwrap(), None);
@@ -133,7 +133,7 @@ async fn a_failed_event_comes_again_with_the_same_delivery_key_and_its_failures_
         (1, 1, false)
     );
     assert!(nacked[0].next_attempt_at.is_some());
-    // Its answer was lost? The same call again says that it is done.
+    // If the answer of nack was lost, the same call again raises ON006.
     done_already(first.nack(&pool(), Some(&[event_id]), &options).await);
     assert!(subscriber.take(&pool(), 10, None).await.unwrap().is_none());
 

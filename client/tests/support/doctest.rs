@@ -1,4 +1,4 @@
-// Included, hidden, by every example in the documentation that needs a database: opens the one that
+// Included, hidden, by examples in the documentation that need a database: opens the one that
 // PG_ONCE_URL names and hands over a pool and a key that nobody used before.
 fn with_database<F>(example: F)
 where

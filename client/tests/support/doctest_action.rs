@@ -1,4 +1,4 @@
-// Included, hidden, by every example in the documentation that needs a claimed row: hands over a pool and the
+// Included, hidden, by examples in the documentation that need a claimed row: hands over a pool and the
 // action of a job.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
 

@@ -1,4 +1,4 @@
-// Included, hidden, by every example in the documentation that needs a taken event: hands over a pool, the
+// Included, hidden, by examples in the documentation that need a taken event: hands over a pool, the
 // subscriber, and the batch with the event in it.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
 

@@ -1,4 +1,4 @@
-// Included, hidden, by every example in the documentation that needs a claimed key: hands over a pool, a key
+// Included, hidden, by examples in the documentation that need a claimed key: hands over a pool, a key
 // that nobody used before, and its lease.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
 

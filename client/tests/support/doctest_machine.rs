@@ -1,4 +1,4 @@
-// Included, hidden, by every example in the documentation that needs a machine: hands over a pool that
+// Included, hidden, by examples in the documentation that need a machine: hands over a pool that
 // finds its tables, the machine, and the id of a job in it.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/machine.rs"));
 

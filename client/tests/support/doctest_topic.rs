@@ -1,4 +1,4 @@
-// Included, hidden, by every example in the documentation that needs a topic: hands over a pool and a
+// Included, hidden, by examples in the documentation that need a topic: hands over a pool and a
 // topic of its own with the subscriber `default`.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
 

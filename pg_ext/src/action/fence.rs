@@ -9,7 +9,7 @@ use crate::machine::model::Machine;
 use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use std::rc::Rc;
 
-/// A call with machine, id and token as arguments 0 to 2.
+/// A row of a machine, and the token that a write to its action presents.
 pub struct FencedAction {
     pub machine: Rc<Machine>,
     pub id: RowId,

@@ -33,7 +33,7 @@ const WALLET: &str = "
     SELECT FROM {table} AS t, {wallet} AS w
      WHERE {id} OPERATOR(pg_catalog.=) $1 AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}";
 
-/// The parts of a statement in which the items have the alias i.
+/// Fills statements in which the items have the alias i.
 pub struct Items<'a> {
     pub machine: &'a Machine,
     pub refund: &'a Refund,
@@ -100,12 +100,12 @@ impl Items<'_> {
         }
     }
 
-    /// The key of one item in state `which`, even if a policy hides the item from the caller. Reads as the check of a
-    /// foreign key does.
+    /// The key of one item in state `which`, even if a policy hides the item from the caller. Runs as the owner of the
+    /// items table, as the server's checks of foreign keys do.
     pub fn some_of_all(&self, id: &RowId, which: WhichItems) -> Result<Option<Datum>> {
         let owner = self.shape.items.owner();
         let _owner = owner.map(SwitchedUser::to_owner_for_check);
-        // A plan contains the policies of its role, so the owner's plan has a key of its own.
+        // A plan contains its role's policies, so the owner's plan is kept separately.
         self.find_one("of all", id, which)
     }
 
@@ -128,7 +128,7 @@ impl Items<'_> {
         Ok(rows.first().and_then(|row| column(row, 0)))
     }
 
-    /// Whether the snapshot shows the row's wallet to the caller. The tables were locked before the snapshot was taken.
+    /// Whether the snapshot shows the row's wallet to the caller. For use after `mark_and_credit` locked the tables.
     pub fn has_wallet(&self, id: &RowId, snapshot: &Snapshot) -> Result<bool> {
         let types = [self.machine.id_type()];
         let plan = (self.machine).plan("wallet", &types, [READ, NO, READ], || {

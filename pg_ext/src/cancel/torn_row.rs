@@ -12,7 +12,7 @@ use crate::machine::user_row::{RowLock, RowSeen};
 use crate::table::{self, Snapshot};
 use std::rc::Rc;
 
-/// A call with machine and id as arguments 0 and 1, of a machine that declares `cancel`.
+/// The row that a call names by machine (argument 0) and id (1). The machine declares `cancel`.
 pub struct TornRow {
     pub machine: Rc<Machine>,
     pub id: RowId,

@@ -53,7 +53,7 @@ struct PlainTable {
 /// A column that a patch sets.
 struct Patched {
     number: usize,
-    /// The member's name, as a text.
+    /// The patch member's name, in the database's encoding.
     name: Vec<u8>,
     input: ScalarInput,
 }

@@ -94,12 +94,12 @@ impl Statement {
         self.query_with(args, &Snapshot::latest())
     }
 
-    /// See [`Plan::query_with`]. The tables were locked before the snapshot was taken.
+    /// See [`Plan::query_with`]. Lock the tables before you make the snapshot.
     pub fn query_with(&self, args: &[Option<Datum>], snapshot: &Snapshot) -> Result<Vec<Row>> {
         self.run(|| self.plan.query_with(args, snapshot))
     }
 
-    /// See [`Plan::stream`]. The tables were locked before the snapshot was taken.
+    /// See [`Plan::stream`]. Lock the tables before you make the snapshot.
     pub fn stream(
         &self,
         args: &[Option<Datum>],

@@ -1,5 +1,5 @@
-//! once.delivery: failed attempts. `outbox_deliveries` lists the attempts of one event; metrics counts recent attempts.
-//! They are deleted with the batch in which their event was acked (retire/tidy.rs), or with its dead letter.
+//! once.delivery: failed attempts. `outbox_deliveries` lists an event's; metrics counts recent ones. Deleted with
+//! the batch in which the event was acked (retire/tidy.rs), with a discarded or reaped dead letter, or the subscriber.
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;

@@ -263,9 +263,9 @@ check() {
     [ -z "$found" ] || die "subscriptions are enabled: $found" "ALTER SUBSCRIPTION ... DISABLE them; docs/how-to/shards.md says what follows the move."
 }
 
-# A server looks at pg_hba.conf before it looks whether the database exists; `$2` is what it said.
+# A server checks pg_hba.conf first. So if its errors in `$2` say only that there is no such database, it let us in.
 let_in() { # what must be let in, and where
-    # The last line counts: a line before it may refuse another try of the same connection, such as that with SSL.
+    # Only the last line of `$2` counts: earlier ones may be about another try of the connection, such as with SSL.
     if tail -n 1 <<<"${2//"$NAME"/}" | grep -qE 'pg_hba|fe_sendauth|authentication failed'; then die "$1 must be let in, too" "$2"; fi
 }
 

@@ -29,8 +29,8 @@ pub use runner::JobRunner;
 ///    the action.
 ///
 /// Insert an item's row, with the name of its artifact, before the work on it; otherwise the artifact of a worker that
-/// died is orphaned. Attempts that use the same name would delete each other's artifacts. So let the
-/// item's row name a directory, and use the token ([`Action::token`]) as the artifact's name in it.
+/// died is orphaned. Attempts that use the same name would delete each other's artifacts. So store the name of
+/// a directory in the row, and use the token ([`Action::token`]) as the artifact's name in that directory.
 ///
 /// Implement the methods as `async fn`.
 pub trait Job: Send + Sync {

@@ -1,13 +1,13 @@
 //! When a database is due for its next pass.
 //!
-//! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written to it since then or
-//! if a row has become due by the clock. Otherwise it is idle, and due only after [`settings::longest_pause`]. If the
-//! last pass left more to do, the next pass is due at once. Somebody has written if the server's count of changed rows
-//! in that database differs from the count before the last pass. So a pass that writes is followed by another pass,
-//! which usually writes nothing.
+//! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written to it since then, a
+//! row has become due by the clock, or the server has no counts of it. Otherwise it is idle, and due only after
+//! [`settings::longest_pause`]. If the last pass left more to do, the next is due at once; if it failed, see
+//! `delay_after`. Somebody has written if the server's count of changed rows in that database differs from the count
+//! before the last pass. So a pass that writes is followed by another pass, which usually writes nothing.
 //!
 //! A session reports its counts at most ten seconds after its transaction ends. A session that reports later (a
-//! procedure that commits in a loop) or never (track_counts off) delays a pass up to the longest pause.
+//! procedure that commits in a loop) or never (its own track_counts is off) delays a pass up to the longest pause.
 
 use super::board::{Answer, Troubles};
 use crate::settings;
@@ -31,7 +31,7 @@ pub struct RowsChanged {
 #[derive(Clone, Copy)]
 pub struct Present {
     pub oid: Oid,
-    /// None: the server does not count.
+    /// None: the server has no counts of it.
     pub changed: Option<RowsChanged>,
 }
 

@@ -78,7 +78,7 @@ impl Deliver for Undoer {
 }
 
 impl Undoer {
-    /// Our own ledger comes last: it says archived when the money is back. Doing it again does nothing.
+    /// Our own ledger comes last, after each reversal is made or dead. Doing it again does nothing.
     async fn archive(&self, funding: &str) -> Result<(), Undelivered> {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;

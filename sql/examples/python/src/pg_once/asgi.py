@@ -85,7 +85,7 @@ class Idempotency:
             await _send(send, key)
             return
         if (body := await _body(receive)) is not None:
-            # A client that hangs up, or a server that cancels for it, does not end the work.
+            # If the client hangs up, or the server then cancels this call, the work goes on.
             task = asyncio.ensure_future(self._answer(scope, key, body))
             self.running.add(task)  # the event loop's own reference to a task is weak
             task.add_done_callback(self.running.discard)
