@@ -8,8 +8,6 @@
 //! A noun imports only nouns listed before it, and shared mechanisms; a shared mechanism imports no noun
 //! (`tests/e2e/layers.rs`). There are two stacks on shard and outbox: key, inbox; and machine, action, cancel, guard.
 //! An action uses key's fingerprints. The janitor, metrics and doctor are above both stacks.
-//! `inbox`, `janitor`, `key`, `outbox` and `role` have an in-database test file in `pgrx-tests/`; the others are tested
-//! in `tests/e2e/` alone.
 #![allow(
     clippy::missing_safety_doc,
     reason = "safety is said at each unsafe block"

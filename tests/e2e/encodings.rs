@@ -189,6 +189,12 @@ select "note NAME" from "job NAME" where "id NAME" = 'NAME'
     NAME
 select outcome from once.action_claim('NAME', 'late', 'step NAME', 'NAME', lease => '1 us')
     claimed
+do: create function no() returns trigger language plpgsql as $$begin raise 'NAME'; end$$
+do: create trigger no before update on "job NAME" for each row execute function no()
+select done, failed from once.sweep(task => 'action_release', machine => 'NAME')
+    0|1
+do: drop function no cascade
+do: select once.action_expire('NAME', 'late')
 select done, failed from once.sweep(task => 'action_release', machine => 'NAME')
     1|0
 refused: update "job NAME" set "status NAME" = 'done NAME' where "id NAME" = 'late'

@@ -4,9 +4,10 @@
 
 use super::fence::FencedAction;
 use super::lease::{Lease, LeaseCol, LeaseState};
-use crate::call::Call;
+use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::{Kind, Result};
+use crate::machine::definition::Step;
 use crate::machine::model::Machine;
 use crate::machine::user_row::RowSeen;
 use crate::row::Shape;

@@ -1,15 +1,11 @@
 //! `machine_guard`: puts the triggers on a machine's tables and takes them off.
 //!
-//! The extension's owner creates them, because no other role may call the trigger functions. The caller must own the
-//! tables.
+//! The extension's owner creates them: no other role may call the trigger functions. The caller must own the tables.
 //!
 //! A machine's row is judged after it was written, because a BEFORE UPDATE trigger makes the server lock each row and
 //! log the lock. A row that may move to another partition is judged before it is written, because afterwards the move
 //! is a DELETE and an INSERT. An item is judged before it is written, because the machine's row must be locked first.
 //! The guard is the last BEFORE ROW trigger or the first AFTER ROW trigger.
-//!
-//! No trigger has a WHEN clause: the server plans the clause again in each statement, which adds a fifth to the CPU
-//! time of an UPDATE of one row.
 //!
 //! Before the DDL runs, the tables are locked in the order of their oids, each with its partitions. lock_timeout bounds
 //! each wait, and a deadlock raises the server's 40P01.

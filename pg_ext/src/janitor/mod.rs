@@ -1,17 +1,14 @@
 //! janitor: the sweeps. Each task is one bounded pass over due rows, taken with SKIP LOCKED, so that any number of
 //! sessions may sweep at once.
 //!
-//! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`]. That function runs the task in a
-//! subtransaction and records the result in once.janitor (`swept.rs`). A failed task stops no other task. The whole
-//! call fails only on a cancellation, a shutdown, a lost race above READ COMMITTED, or a check before the
-//! subtransaction. The checks refuse a read-only transaction and, for action_release, run the caller's deferred
-//! constraints.
+//! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`], which runs the task in a
+//! subtransaction and records the result in once.janitor (`swept.rs`). A failed task stops no other task. The whole call
+//! fails only on a cancellation, a shutdown, a lost race above READ COMMITTED, or a check before the subtransaction (of
+//! a read-only transaction or, for action_release, of the caller's deferred constraints).
 //!
 //! A task that raises an error is undone as a whole and counts 1 in `failed`. Otherwise `failed` counts the rows
-//! (action_release) or subscribers (outbox_requeue) that failed. `sweep()` retries a failed task at the next call; the
-//! worker retries it after once.janitor_naptime (`troubles_of_next_pass` in `worker/schedule.rs`). If a row cannot be
-//! reverted, only that row is deferred: for 10 s, then twice as long after each failure, up to an hour. A lock timeout
-//! does not double the time (`action/revert.rs`). The next sweep retries a locked row or key.
+//! (action_release) or subscribers (outbox_requeue) that failed. `sweep()` retries a failed task at the next call, the
+//! worker after once.janitor_naptime. `action/revert.rs` defers a row that cannot be reverted.
 
 mod all;
 mod foreign;

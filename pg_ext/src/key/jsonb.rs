@@ -4,8 +4,7 @@
 //! The binary form keeps an object's members sorted and unique. But a number keeps its scale (1.0 is stored differently
 //! from 1), an offset depends on the entries before it, and padding depends on the position. So each value is written
 //! as a tag, then its length and content if it has any. A number is written as sign, weight and base-10000 digits,
-//! which PostgreSQL stores without zeros at either end. No number is printed, so 1e131071 does not grow to 131,072
-//! digits.
+//! which PostgreSQL stores without zeros at either end. No number is printed (1e131071 has 131,072 digits).
 //!
 //! Texts are written in UTF-8, so that they stay the same when a dump is restored into another encoding. Members keep
 //! the order in which jsonb stores them. That order depends on the encoding only if a name is not ASCII.

@@ -12,6 +12,18 @@ async fn refunded() -> Playground {
     play
 }
 
+/// Its stored value ends in blanks.
+#[tokio::test]
+async fn a_marker_of_fixed_length_is_not_reset() {
+    let play = guarded().await;
+    with_jobs(&play).await;
+    play.show(
+        "alter table item alter settled type char(12); select once.cancel_refund('job', '6')",
+    )
+    .await;
+    illegal(&play, "update item set settled = null where id = 61").await;
+}
+
 #[tokio::test]
 async fn a_marker_is_not_reset() {
     let play = refunded().await;

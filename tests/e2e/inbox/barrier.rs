@@ -54,48 +54,31 @@ async fn steps_sagas_scopes_and_messages_are_apart() {
 }
 
 #[tokio::test]
-async fn a_compensation_waits_for_an_action_at_work() {
+async fn the_second_of_an_action_and_a_compensation_waits_for_the_first() {
     let play = Playground::open().await;
-    for (end, outcome, after) in [
-        ("commit", "run", "refused"),
-        ("rollback", "skipped", "refused"),
-        ("rollback to s", "skipped", "refused"),
+    // The first call with its answer, how it ends, and the second with its answer.
+    for case in [
+        "action run commit compensation run",
+        "action run rollback compensation skipped",
+        "compensation skipped commit action refused",
+        "compensation skipped rollback action run",
+        "again run commit compensation duplicate",
+        "again run rollback compensation run",
     ] {
-        let other = play.another().await;
-        play.show("begin; savepoint s").await;
-        assert_eq!(play.show(&barrier(end, "action")).await, "run");
-        let waiting = Waiting::begin(&play, other, &barrier(end, "compensation")).await;
-        play.show(end).await;
-        assert_eq!(waiting.end().await.1.unwrap(), outcome, "{end}");
-        play.show("commit").await;
-        assert_eq!(play.show(&barrier(end, "action")).await, after, "{end}");
-    }
-}
-
-#[tokio::test]
-async fn an_action_waits_for_a_compensation_that_came_first() {
-    let play = Playground::open().await;
-    for (end, outcome) in [("commit", "refused"), ("rollback", "run")] {
-        let other = play.another().await;
+        let words: Vec<&str> = case.split(' ').collect();
+        let (other, mut first) = (play.another().await, words[0]);
+        if first == "again" {
+            play.show(&barrier(case, "action")).await;
+            first = "compensation";
+        }
         play.show("begin").await;
-        assert_eq!(play.show(&barrier(end, "compensation")).await, "skipped");
-        let waiting = Waiting::begin(&play, other, &barrier(end, "action")).await;
-        play.show(end).await;
-        assert_eq!(waiting.end().await.1.unwrap(), outcome, "{end}");
-    }
-}
-
-#[tokio::test]
-async fn of_two_compensations_the_second_waits_and_runs_only_if_the_first_did_not() {
-    let play = Playground::open().await;
-    for (end, outcome) in [("commit", "duplicate"), ("rollback", "run")] {
-        let other = play.another().await;
-        play.show(&barrier(end, "action")).await;
-        play.show("begin").await;
-        assert_eq!(play.show(&barrier(end, "compensation")).await, "run");
-        let waiting = Waiting::begin(&play, other, &barrier(end, "compensation")).await;
-        play.show(end).await;
-        assert_eq!(waiting.end().await.1.unwrap(), outcome, "{end}");
+        assert_eq!(play.show(&barrier(case, first)).await, words[1]);
+        let waiting = Waiting::begin(&play, other, &barrier(case, words[3])).await;
+        play.show(words[2]).await;
+        assert_eq!(waiting.end().await.1.unwrap(), words[4], "{case}");
+        if words[0] == "action" {
+            assert_eq!(play.show(&barrier(case, "action")).await, "refused");
+        }
     }
 }
 

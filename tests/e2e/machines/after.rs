@@ -264,7 +264,7 @@ async fn an_event_is_that_of_the_move_that_was_made() {
                 "steps": [
                   {{"step_key": "work", "status": "a", "claim_state": {{"*": ["working", "a"]}},
                     "successful_state": {{"*": "done"}}, "emit": "first"}},
-                  {{"step_key": "work", "status": "b", "claim_state": {{"*": ["working", "a"]}},
+                  {{"step_key": "work", "status": "b", "lease": "2 h", "claim_state": {{"*": ["working", "a"]}},
                     "successful_state": {{"*": "done"}}, "emit": "second"}},
                   {{"step_key": "pass", "status": "a", "successful_state": {{{plain}}}, "emit": "first"}}]}}"#
         )
@@ -302,11 +302,14 @@ async fn an_event_is_that_of_the_move_that_was_made() {
     )
     .await;
     // One step that begins in either of two statuses, with one revert_to.
-    for (id, status) in [(1, "a"), (2, "b")] {
+    for (id, status, lease) in [(1, "a", "t"), (2, "b", "f")] {
         play.show(&format!("insert into two values ({id}, '{status}')"))
             .await;
         let claim = format!("select token from once.action_claim('two', '{id}', 'work')");
         let taken = play.show(&claim).await;
+        let extend =
+            format!("select lease_left < '1 h' from once.action_extend('two', '{id}', {taken})");
+        assert_eq!(play.show(&extend).await, lease);
         play.show(&format!(
             "select once.action_finish('two', '{id}', {taken})"
         ))

@@ -204,6 +204,16 @@ async fn a_held_lease_keeps_its_statuses_its_claim_state_and_its_table() {
 }
 
 #[tokio::test]
+async fn no_status_becomes_terminal_while_a_row_is_torn_down() {
+    let play = defined().await;
+    play.show("select once.cancel_request('m', '1')").await;
+    let ends = r#"/terminal = ["done", "failed", "cancelled", "ready"]
+        /transitions = []
+        /steps = []"#;
+    assert_eq!(refused(&play, &with(ends)).await.code, "55006");
+}
+
+#[tokio::test]
 async fn what_was_cancelled_and_refunded_stays_on_record_after_a_drop() {
     let play = defined().await;
     play.show(

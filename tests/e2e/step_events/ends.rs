@@ -15,19 +15,18 @@ async fn three_steps(play: &Playground) -> i64 {
 }
 
 #[tokio::test]
-async fn completion_emits_what_the_ended_steps_said_and_no_compensation() {
-    let play = open().await;
-    let token = three_steps(&play).await;
-    play.show(&complete(token)).await;
-    assert_eq!(emitted(&play).await, "paid booked");
-}
-
-#[tokio::test]
-async fn abort_emits_every_compensation_newest_first_even_where_no_end_was_recorded() {
-    let play = open().await;
-    let token = three_steps(&play).await;
-    play.show(&abort(token)).await;
-    assert_eq!(emitted(&play).await, "undo book undo ship undo pay");
+async fn completion_emits_what_the_ended_steps_said_and_abort_every_compensation_newest_first() {
+    for (begin, aborts) in [("", false), ("", true), ("begin", true)] {
+        let play = open().await;
+        play.show(begin).await;
+        let token = three_steps(&play).await;
+        let (end, events) = match aborts {
+            false => (complete(token), "paid booked"),
+            true => (abort(token), "undo book undo ship undo pay"),
+        };
+        play.show(&format!("{end}; commit")).await;
+        assert_eq!(emitted(&play).await, events);
+    }
 }
 
 #[tokio::test]
@@ -103,16 +102,6 @@ async fn the_events_commit_and_vanish_with_the_end() {
             assert_eq!(emitted(&play).await.matches("pa").count(), 1, "{level}");
         }
     }
-}
-
-#[tokio::test]
-async fn all_in_one_transaction_works_too() {
-    let play = open().await;
-    play.show("begin").await;
-    let token = three_steps(&play).await;
-    play.show(&abort(token)).await;
-    play.show("commit").await;
-    assert_eq!(emitted(&play).await, "undo book undo ship undo pay");
 }
 
 #[tokio::test]

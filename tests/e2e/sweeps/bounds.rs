@@ -139,8 +139,9 @@ async fn a_run_of_sweeps_goes_on_where_the_last_one_ended_and_comes_back_to_what
     let (old, holder) = (play.another().await, play.another().await);
     old.show("begin isolation level repeatable read; select 1")
         .await;
-    let hold = "begin; select from once.key where key = 'k999' for key share";
-    holder.show(hold).await;
+    holder
+        .show("begin; select from once.key where key = 'k999' for key share")
+        .await;
     play.clock("26 h").await;
     let read = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'key_reap'";
     let before: i64 = play.show(read).await.parse().unwrap();

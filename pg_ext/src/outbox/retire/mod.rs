@@ -6,8 +6,7 @@
 //!    the segment is marked as drained.
 //! 3. A later transaction truncates the segment, when no snapshot from before the commit of that mark is left.
 //!
-//! So every snapshot finds an event in its segment or in once.event_kept. A pg_dump that stalls between its snapshot
-//! and its locks holds the truncation back.
+//! So every snapshot finds an event in its segment or in once.event_kept.
 //!
 //! Invariant: need.rs looks at the lane first, then at the lane's batches, then at once.retry, each as it is committed
 //! then. An event moves in the same direction (from the lane into a batch, from there into once.retry, in one
