@@ -32,7 +32,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
-use crate::database::{Database, SNAPSHOT};
+use crate::database::Database;
 use crate::measured::Results;
 use crate::settings::{Noun, Settings};
 use crate::stock::Due;
@@ -98,10 +98,8 @@ async fn measure_keys(database: &Database, results: &mut Results) -> Result<()> 
         results
             .cases
             .extend(cases::with_stock(database, keys).await?);
-        for begin in ["", SNAPSHOT] {
-            let swept = claims_while_reaping::sweep(database, keys, Due::Deletion, begin).await?;
-            results.figures.extend(swept);
-        }
+        let costs = claims_while_reaping::sweep(database, keys, Due::Deletion, "").await?;
+        results.figures.extend(costs);
     }
     Ok(())
 }

@@ -151,7 +151,7 @@ async fn a_run_of_sweeps_goes_on_where_the_last_one_ended_and_comes_back_to_what
     assert_eq!(reap(&play, 50).await, "49|0|f");
     play.show("select pg_stat_force_next_flush()").await;
     let after: i64 = play.show(read).await.parse().unwrap();
-    assert!(after - before < 4000, "{} entries", after - before);
+    assert!(after - before < 6000, "{} entries", after - before);
     holder.show("commit").await;
     assert_eq!(reap(&play, 50).await, "1|0|f");
 }
