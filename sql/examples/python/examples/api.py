@@ -29,7 +29,7 @@ def user_of(scope):
     return dict(scope["headers"]).get(b"x-forwarded-user", b"").decode()
 
 
-app.add_middleware(Idempotency, pool=engine, user=user_of, wait=float(os.environ.get("WAIT", 0)))  # once
+app.add_middleware(Idempotency, pool=engine, user=user_of, required=True, wait=float(os.environ.get("WAIT", 0)))  # once
 
 
 @app.post("/payments", status_code=201)

@@ -1,6 +1,6 @@
 """A middleware for FastAPI, Starlette and every other ASGI application: an Idempotency-Key makes a request safe.
 
-    app.add_middleware(Idempotency, pool=pool, user=lambda scope: scope["state"]["user"])
+    app.add_middleware(Idempotency, pool=pool, user=lambda scope: scope["state"]["user"], required=True)
 
 A request with the header is claimed before the application sees it. When the application returns, its answer is stored,
 but 5xx, 401, 403, 408, 409, 425 and 429 release the key instead. The application's writes commit with the answer only
@@ -18,13 +18,13 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from .errors import InvalidArgument, Unavailable
+from .errors import Conflict, InvalidArgument, OnceError, Unavailable, WrongShard
 from .executor import AsyncEngine, AsyncPool, is_async
 from .flow import log
 from .foreign import NOT_FINAL
 from .http import Answer, key_of_header, problem, retry_after, wait_of_header
-from .key import Lease
-from .run import run
+from .key import InProgress, Lease
+from .run import answer_of, run
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -108,20 +108,20 @@ class Idempotency:
         try:
             answer = await run(self.pool, name, key, request, work, wait=wait, fingerprint=fingerprint)
             return answer, [] if "Idempotent-Replayed" in answer.headers else once
-        except InvalidArgument as error:  # JSON that jsonb cannot hold, such as \u0000
-            if began:  # the application's own
+        except OnceError as error:
+            told = _of_error(error)
+            if told is None or (began and not isinstance(error, Unavailable)):  # began: the application's own
                 raise
-            return problem(400, str(error)), []
-        except Unavailable as error:
-            log.warning("the database is away: %s", error)
-            return problem(503, "the database is away", 1), []
+            log.warning("the key could not be claimed: %s", error)
+            return told, []
 
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
         """Runs the application. Stores its answer unless the application has done so, or releases the key.
 
         An answer that the application has stored may have been rolled back.
         """
-        answer = await _run_app(self.app, {**scope, LEASE: lease}, body, once)
+        # What the server offers in `extensions`, such as sending a file by its path, could not be stored.
+        answer = await _run_app(self.app, {**scope, "extensions": {}, LEASE: lease}, body, once)
         if lease.answers:
             committed = await lease.committed(self.pool)
             if committed:
@@ -139,6 +139,20 @@ class Idempotency:
         end = lease.complete if answer.status < 400 else lease.abort
         await end(self.pool, answer.status, answer.body or None, answer.headers)
         return answer
+
+
+def _of_error(error: OnceError) -> Answer | None:
+    """What a client is told whose key could not be claimed; None: a fault of the service."""
+    state = error.sqlstate or ""
+    if isinstance(error, InvalidArgument):  # JSON that jsonb cannot hold, such as \u0000
+        return problem(400, str(error))
+    if isinstance(error, Conflict):
+        return answer_of(InProgress(1))
+    if isinstance(error, (Unavailable, WrongShard)) or state == "25006":
+        return problem(503, "the database is away", 1)
+    if state == "57014" or state.startswith("53"):
+        return problem(503, "the database is overloaded", 1)
+    return None
 
 
 async def _run_app(app: App, scope: Scope, body: bytes, once: Headers) -> Answer:
@@ -160,7 +174,8 @@ async def _run_app(app: App, scope: Scope, body: bytes, once: Headers) -> Answer
                 if header in ONLY_FIRST:
                     once.append((name, value))
                 elif header not in NOT_STORED:
-                    headers[header] = value.decode("latin-1")
+                    text = value.decode("latin-1")
+                    headers[header] = f"{headers[header]}, {text}" if header in headers else text
         elif message["type"] == "http.response.body":
             sent.extend(message.get("body", b""))
 

@@ -16,5 +16,5 @@ def value_of(text: str | None, default: Any = None) -> Any:
 
 
 def storable(text: str) -> str:
-    """An error's text as the server accepts it: not empty, at most 1,000 characters, no NUL."""
-    return text.replace("\0", "")[:1000] or "no reason given"
+    """An error's text as the server accepts it: not empty, at most 1,000 characters, no NUL and no half of an emoji."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()[:1000] or "no reason given"

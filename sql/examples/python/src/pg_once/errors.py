@@ -20,6 +20,11 @@ class OnceError(Exception):
         self.sqlstate = sqlstate
         self.hint = hint
 
+    @property
+    def lasting(self) -> bool:
+        """Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument."""
+        return self.sqlstate in ("42704", "42501") or (self.sqlstate or "").startswith("22")
+
 
 class LeaseLost(OnceError):
     """ON001: the lease is not yours any more. Stop, and write nothing."""

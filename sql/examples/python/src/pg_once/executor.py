@@ -24,10 +24,11 @@ from contextlib import (
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 from psycopg.types.string import TextLoader
 
-from .errors import AlreadyDone, LeaseLost, OnceError, translated
+from .errors import AlreadyDone, LeaseLost, OnceError, Unavailable, translated
 from .flow import Alone, Beat, Effect, Flow, Invoke, Pause, Query, Transaction, Under, in_transaction, invoked, log
 
 P = ParamSpec("P")
@@ -211,6 +212,14 @@ def _may_begin(on: Any) -> None:
         raise TypeError("this opens a transaction of its own: pass a pool, not a session")
 
 
+def _may_commit(conn: Any) -> None:
+    """Raises what the body has caught: psycopg would leave this transaction without an error, and it is rolled back."""
+    if conn.closed:
+        raise Unavailable("the connection of this transaction is lost")
+    if conn.info.transaction_status == TransactionStatus.INERROR:
+        raise OnceError("a statement of this transaction has failed, so the transaction is rolled back", "25P02")
+
+
 def _perform(on: Any, effect: Effect) -> Any:
     match effect:
         case Alone():
@@ -221,7 +230,9 @@ def _perform(on: Any, effect: Effect) -> Any:
         case Transaction():
             _may_begin(on)
             with translated(), _opened(on) as conn, conn.transaction():
-                return drive(conn, effect.body(conn))
+                result = drive(conn, effect.body(conn))
+                _may_commit(conn)
+                return result
         case Invoke():
             with translated():
                 return effect.function(*effect.arguments, **effect.named)
@@ -244,7 +255,9 @@ async def _perform_async(on: Any, effect: Effect) -> Any:
             _may_begin(on)
             with translated():
                 async with _opened_async(on) as conn, conn.transaction():
-                    return await drive_async(conn, effect.body(conn))
+                    result = await drive_async(conn, effect.body(conn))
+                    _may_commit(conn)
+                    return result
         case Invoke():
             with translated():
                 result = effect.function(*effect.arguments, **effect.named)

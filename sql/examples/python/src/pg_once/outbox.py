@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from .document import Document, storable, text_of, value_of
-from .errors import AlreadyDone, Conflict, LeaseLost, Unavailable
+from .errors import AlreadyDone, LeaseLost, OnceError
 from .executor import method, operation
 from .flow import (
     Beat,
@@ -100,13 +100,13 @@ class Dead:
 class NotDelivered(Exception):
     """The event is tried again, after `after` seconds, or without it after the subscriber's backoff.
 
-    kind: a word by which failures are counted, such as "timeout". "expired", an empty one and one of more than 100
-    characters, which the server refuses, count as "error".
+    kind: a word by which failures are counted, such as "timeout". "expired", and one that the server cannot store (it
+    is empty, of more than 100 characters, or has a NUL), count as "error".
     """
 
     def __init__(self, error: str, kind: str = "error", after: float | None = None) -> None:
         super().__init__(error)
-        self.kind = kind if kind != "expired" and 0 < len(kind) <= 100 else "error"
+        self.kind = kind if kind == storable(kind) and kind != "expired" and len(kind) <= 100 else "error"
         self.after = after
 
 
@@ -215,9 +215,10 @@ def work(
     """A worker: takes batches and delivers their events one after another. Run several for more.
 
     deliver(event), or with here=True handle(conn, event) in the transaction of the ack: its writes are made once.
-    Either may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the event is dead).
+    Either may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the event is dead). Any other
+    error fails this event alone. deliver may ack its event itself, in a transaction of its own.
     stop: once set, the worker finishes the event at hand and gives the rest of the batch back. Without stop it ends
-    when nothing is due.
+    when nothing is due, and after an error of the database; with stop only after one that is `lasting`.
     lease: seconds after which another worker goes on when this one died.
     poll: seconds that an idle worker waits, at most.
     """
@@ -238,12 +239,12 @@ def work(
                 idle = min(2 * idle, poll)
         except LeaseLost as error:
             log.warning("somebody else has the rest of the batch: %s", error)
-        except (Conflict, Unavailable) as error:
+        except OnceError as error:
             # Events that were taken and not acked are due again when their lease has expired.
-            if stop is None:
+            if stop is None or error.lasting:
                 raise
             failures += 1
-            log.warning("the database is away: %s", error)
+            log.warning("the worker waits for the database: %s", error)
             yield Pause(wait_before(failures), stop)
 
 
@@ -258,22 +259,13 @@ def _batch(
             rest = [other.event_id for other in events[place:] if other.order_key not in stuck]
             yield from _nack(subscriber, event.token, rest, "the worker was stopped", "released")
             return
-        try:
-            if here:
-                yield from _handle(subscriber, event, deliver)
-            else:
-                yield Invoke(deliver, (event,))
-        except Exception as error:
-            if here and isinstance(error, (LeaseLost, Conflict, Unavailable)):
-                raise
-            failure = _failure_of(error)
-            yield from _nack(subscriber, event.token, [event.event_id], str(failure), failure.kind, failure.after)
-        else:
-            if not here:
-                yield from subscriber.ack.flow(event.token, [event.event_id])
+        failure = yield from (_handle if here else _deliver)(subscriber, event, deliver)
+        if failure is None:
             log.debug("acked")
             continue
-        if event.order_key is not None:
+        what = (str(failure), failure.kind, failure.after)
+        nacked = yield from _nack(subscriber, event.token, [event.event_id], *what)
+        if nacked and event.order_key is not None:
             stuck.add(event.order_key)
 
 
@@ -290,22 +282,49 @@ def _failure_of(error: Exception) -> NotDelivered:
             return NotDelivered(repr(error), "exception")
 
 
-def _handle(subscriber: Subscriber, event: Event, handle: Callable[..., Any]) -> Flow[None]:
-    def body(conn: Any) -> Flow[None]:
+def _deliver(subscriber: Subscriber, event: Event, deliver: Callable[..., Any]) -> Flow[NotDelivered | None]:
+    try:
+        yield Invoke(deliver, (event,))
+    except Exception as error:
+        return _failure_of(error)
+    with suppress(AlreadyDone):  # deliver has acked it itself
         yield from subscriber.ack.flow(event.token, [event.event_id])
+    return None
+
+
+def _handle(subscriber: Subscriber, event: Event, handle: Callable[..., Any]) -> Flow[NotDelivered | None]:
+    acked = False
+
+    def body(conn: Any) -> Flow[None]:
+        nonlocal acked
+        acked = False
+        yield from subscriber.ack.flow(event.token, [event.event_id])
+        acked = True
         yield Invoke(handle, (conn, event))
 
-    with suppress(AlreadyDone):  # an earlier COMMIT of this was carried out, and not answered
+    try:
         yield from in_transaction(body, unanswered=True)
+    except Exception as error:
+        if acked:
+            return _failure_of(error)
+        if not isinstance(error, AlreadyDone):  # an earlier COMMIT of this was carried out, and not answered
+            raise
+    return None
 
 
 def _nack(
     subscriber: Subscriber, token: int, events: list[int], error: str, kind: str, after: float | None = None
-) -> Flow[None]:
-    for row in (yield from subscriber.nack.flow(token, events, error, kind, after)):
+) -> Flow[bool]:
+    """False: they were acked before, by the handler or by a COMMIT that was not answered."""
+    try:
+        rows = yield from subscriber.nack.flow(token, events, error, kind, after)
+    except AlreadyDone:
+        return False
+    for row in rows:
         level = logging.WARNING if row.dead else logging.INFO
         dead = ", dead" if row.dead else ""
         log.log(level, "event %s, attempt %s: %s%s", row.event_id, row.attempt, storable(error), dead)
+    return True
 
 
 def _list(event_ids: Sequence[int] | None) -> list[int] | None:

@@ -115,11 +115,11 @@ def complete_abandoned(
         try:
             taken = yield from take_abandoned.flow(scope, 1, lease)
             failures = 0
-        except (Conflict, Unavailable) as error:
-            if stop is None:
+        except OnceError as error:
+            if stop is None or error.lasting:
                 raise
             failures += 1
-            log.warning("the database is away: %s", error)
+            log.warning("no key could be taken: %s", error)
             yield Pause(wait_before(failures, poll), stop)
             continue
         for one in taken:
@@ -154,10 +154,15 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
     except Refused as refusal:
         try:
             return (yield from lease.abort.flow(refusal.status, {"title": str(refusal)}))
+        except LeaseLost:
+            return answer_of(InProgress(1))
         except (Conflict, Unavailable, AlreadyDone) as error:
             return (yield from give_back(lease, str(error), deferred))
     except Unknown as failure:
-        yield from lease.park.flow(str(failure))
+        try:
+            yield from lease.park.flow(str(failure))
+        except LeaseLost:
+            return answer_of(InProgress(1))
         return answer_of(Parked(lease.attempt))
     except LeaseLost:
         return answer_of(InProgress(1))
