@@ -41,9 +41,13 @@ public record Database(DataSource source) {
         void close();
     }
 
-    /** A database by a libpq URL: postgresql://user@host:port/database. */
+    /** A database by a libpq URL: postgresql://user@host:port/database. For parameters pass a DataSource of your own. */
     public static Database at(String url) {
         URI uri = URI.create(url);
+        if (uri.getUserInfo() == null || uri.getQuery() != null) {
+            throw new IllegalArgumentException("the URL has no user, or it has parameters (?sslmode=...), which are not read:"
+                    + " pass a DataSource of your own, such as PGSimpleDataSource with setUrl(\"jdbc:postgresql://...\")");
+        }
         PGSimpleDataSource source = new PGSimpleDataSource();
         source.setServerNames(new String[] {uri.getHost()});
         source.setPortNumbers(new int[] {uri.getPort() < 0 ? 5432 : uri.getPort()});

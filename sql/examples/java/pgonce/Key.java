@@ -72,10 +72,9 @@ public record Key(Database database, String scope, String key) {
                 giveBack(lease, failure.getMessage(), failure.after);
                 return Answer.problem(503, "the request could not be finished", failure.after);
             } catch (Unknown failure) {
-                database.call(connection -> lease.park(connection, failure.getMessage()));
-                return Answer.problem(409, "the outcome of a request with this key is not known yet");
+                return park(lease, failure.getMessage());
             } catch (OnceException.LeaseLost e) {
-                return Answer.problem(409, "a request with this key is in progress", 1);
+                return inProgress();
             } catch (OnceException.Conflict | OnceException.Unavailable | OnceException.AlreadyDone e) {
                 // What the work sent last may have been committed. Once the key is given back, an old
                 // transaction that still runs cannot commit a write with this token, so the next claim
@@ -148,6 +147,19 @@ public record Key(Database database, String scope, String key) {
             return new OfHeader(null, Answer.problem(400, "the Idempotency-Key header is missing, not well formed or too long"));
         }
         return new OfHeader(key, null);
+    }
+
+    private static Answer inProgress() {
+        return Answer.problem(409, "a request with this key is in progress", 1);
+    }
+
+    private Answer park(Lease lease, String reason) {
+        try {
+            database.call(connection -> lease.park(connection, reason));
+        } catch (OnceException.LeaseLost e) {
+            return inProgress();
+        }
+        return Answer.problem(409, "the outcome of a request with this key is not known yet");
     }
 
     private void giveBack(Lease lease, String error, Double after) {

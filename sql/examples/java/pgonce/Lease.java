@@ -122,7 +122,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
 
     /** Gives the key back for a retry. after: seconds, or null for at once. */
     public Void release(Connection connection, String error, Double after) {
-        return ask(connection, RELEASE, scope, key, token, storable(error), after);
+        return ask(connection, RELEASE, scope, key, token, storable(error), storableWait(after));
     }
 
     public Void park(Connection connection, String reason) {
@@ -141,6 +141,12 @@ public record Lease(String scope, String key, long token, int attempt, String re
     private static Void ask(Connection connection, String sql, Object... values) {
         rows(connection, sql, row -> null, values);
         return null;
+    }
+
+    /** A wait in seconds as the server takes it: longer than nothing, and no longer than a hundred years. */
+    static Double storableWait(Double seconds) {
+        if (seconds == null) return null;
+        return seconds > 1e-6 ? Math.min(seconds, 100.0 * 365 * 86400) : 1e-6;
     }
 
     /** As the server takes it: not empty, not endless, no NUL. */

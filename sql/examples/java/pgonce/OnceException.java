@@ -1,6 +1,7 @@
 package pgonce;
 
 import java.sql.SQLException;
+import java.sql.SQLTransientConnectionException;
 import org.postgresql.util.PSQLException;
 import org.postgresql.util.ServerErrorMessage;
 
@@ -69,6 +70,7 @@ public class OnceException extends RuntimeException {
     }
 
     public static OnceException of(SQLException cause) {
+        if (cause instanceof SQLTransientConnectionException) return new Unavailable(cause); // a pool has no connection left
         String state = cause.getSQLState() == null ? "" : cause.getSQLState();
         return switch (state) {
             case "ON001" -> new LeaseLost(cause);
@@ -91,6 +93,11 @@ public class OnceException extends RuntimeException {
 
     public String sqlState() {
         return ((SQLException) getCause()).getSQLState();
+    }
+
+    /** Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument. */
+    public boolean isLasting() {
+        return sqlState() != null && sqlState().matches("42704|42501|22...");
     }
 
     /** The server's next step, or null. */

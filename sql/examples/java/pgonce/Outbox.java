@@ -34,7 +34,7 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
 
         public NotDelivered(String error, String kind, Double afterSeconds, Throwable cause) {
             super(error, cause);
-            boolean refused = kind.isEmpty() || kind.length() > 100 || kind.equals("expired"); // by the server
+            boolean refused = !kind.matches("[^\\x00]{1,100}") || kind.equals("expired"); // by the server
             this.kind = refused ? "error" : kind;
             after = afterSeconds;
         }
@@ -42,7 +42,8 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
 
     /**
      * Takes batches and delivers their events one after another, until stop; then it finishes the event at hand
-     * and gives the rest of the batch back. Run several processes for more.
+     * and gives the rest of the batch back. Run several processes for more. It outlives every error of the database but
+     * those that are lasting.
      */
     public void work(Delivery delivery, CountDownLatch stop) throws InterruptedException {
         int failures = 0;
@@ -60,10 +61,11 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
                 }
             } catch (OnceException.LeaseLost e) {
                 Database.LOG.log(Level.WARNING, "somebody else has the rest of the batch: {0}", e.getMessage());
-            } catch (OnceException.Conflict | OnceException.Unavailable e) {
+            } catch (OnceException e) {
+                if (e.isLasting()) throw e;
                 // What was taken and not acked comes again when its lease has run out.
                 failures++;
-                Database.LOG.log(Level.WARNING, "the database is away: {0}", e.getMessage());
+                Database.LOG.log(Level.WARNING, "the worker waits for the database: {0}", e.getMessage());
                 stop.await(Database.waitBefore(failures), TimeUnit.MILLISECONDS);
             }
         }

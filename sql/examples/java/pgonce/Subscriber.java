@@ -42,7 +42,7 @@ public record Subscriber(String topic, String name) {
     /** kind: a word to count failures by; "released" counts no attempt, "never" is dead at once. */
     public List<Nacked> nack(Connection connection, long token, String error, String kind, Double after, Long... ids) {
         return rows(connection, NACK, row -> new Nacked(row.getLong("event_id"), row.getInt("attempt"), row.getBoolean("dead")),
-                topic, name, token, given(ids), error, kind, after);
+                topic, name, token, given(ids), error, kind, Lease.storableWait(after));
     }
 
     public Void extend(Connection connection, long token, Double lease) {

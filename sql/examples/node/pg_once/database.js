@@ -23,6 +23,12 @@ export async function rows(client, text, values) {
   }
 }
 
+/** A wait in seconds as the server takes it: longer than nothing, and no longer than a hundred years. */
+export function storableWait(seconds) {
+  if (seconds === null || seconds === undefined) return null;
+  return seconds > 1e-6 ? Math.min(seconds, 100 * 365 * 86400) : 1e-6;
+}
+
 /** Exponential backoff with full jitter, in ms: those who failed together do not come back together. */
 export const waitBefore = (attempt, cap = 2000) => Math.random() * Math.min(cap, 50 * 2 ** Math.min(attempt, 16));
 
@@ -75,7 +81,9 @@ export async function transaction(pool, work, tries = 5, again = [Conflict]) {
     await client.query('BEGIN');
     try {
       const result = await work(client);
-      await client.query('COMMIT');
+      // The server rolls back, and answers without an error, where work has caught the error of a statement.
+      const { command } = await client.query('COMMIT');
+      if (command !== 'COMMIT') throw new Error('a statement of this transaction has failed, so it was rolled back');
       return result;
     } catch (error) {
       await client.query('ROLLBACK').catch(() => {}); // a connection that is gone has rolled back

@@ -13,6 +13,9 @@ export class OnceError extends Error {
     this.sqlstate = cause instanceof pg.DatabaseError ? cause.code : undefined;
     this.hint = cause.hint;
   }
+
+  /** Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument. */
+  get lasting() { return /^(42704|42501|22...)$/.test(this.sqlstate); }
 }
 
 /** ON001: the lease is not yours any more. Stop, and write nothing. */

@@ -6,7 +6,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { call, heartbeat, rows, transaction, waitBefore } from './database.js';
+import { call, heartbeat, rows, storableWait, transaction, waitBefore } from './database.js';
 import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
 
 const ROUNDS = 3; // how often the work may run in one `run` when the database fails under it
@@ -41,7 +41,7 @@ export class Retry extends Error {
 /** The seconds from now on that another service's Retry-After names: seconds or an HTTP date. null: none, or it has passed. */
 export function retryAfter(value) {
   const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
-  return seconds > 0 ? Math.min(seconds, 100 * 365 * 86400) : null; // the server takes no longer wait than 1000 years
+  return seconds > 0 ? seconds : null;
 }
 
 /** Nobody knows whether the work was done, and asking again could do it twice: the key is parked. */
@@ -107,7 +107,7 @@ export class Lease {
     return answerOf(status, body, headers);
   }
 
-  release(client, error, after = null) { return this.#ask(client, RELEASE, storable(error), after); }
+  release(client, error, after = null) { return this.#ask(client, RELEASE, storable(error), storableWait(after)); }
   park(client, reason) { return this.#ask(client, PARK, storable(reason)); }
   /** The lease counts from now; seconds: its length, instead of the scope's. */
   extend(client, seconds = null) { return this.#ask(client, EXTEND, seconds); }
@@ -126,11 +126,8 @@ export async function run(pool, scope, key, request, work) {
     try {
       return await heartbeat(pool, lease.seconds, (client) => lease.extend(client), (lost) => work(lease, lost));
     } catch (error) {
-      if (error instanceof Unknown) {
-        await call(pool, (client) => lease.park(client, error.message));
-        return problem(409, 'the outcome of a request with this key is not known yet');
-      }
-      if (error instanceof LeaseLost) return problem(409, 'a request with this key is in progress', 1);
+      if (error instanceof Unknown) return park(pool, lease, error.message);
+      if (error instanceof LeaseLost) return inProgress();
       if (error instanceof Retry) {
         await giveBack(pool, lease, error.message, error.after);
         return problem(503, 'the request could not be finished', error.after);
@@ -211,6 +208,18 @@ export function keyOfHeader(user, value = '') {
     return { answer: problem(400, 'the Idempotency-Key header is missing, not well formed or too long') };
   }
   return { key };
+}
+
+const inProgress = () => problem(409, 'a request with this key is in progress', 1);
+
+async function park(pool, lease, reason) {
+  try {
+    await call(pool, (client) => lease.park(client, reason));
+  } catch (error) {
+    if (error instanceof LeaseLost) return inProgress();
+    throw error;
+  }
+  return problem(409, 'the outcome of a request with this key is not known yet');
 }
 
 async function giveBack(pool, lease, error, after) {

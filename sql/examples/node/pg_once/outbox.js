@@ -4,8 +4,8 @@
 // after `deliver` has ended well, and whatever dies, what is not acked comes again, with the same delivery key.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { call, heartbeat, rows, waitBefore } from './database.js';
-import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
+import { call, heartbeat, rows, storableWait, waitBefore } from './database.js';
+import { AlreadyDone, LeaseLost, OnceError } from './errors.js';
 
 const EMIT = `
   SELECT event_id AS "eventId", emitted
@@ -28,7 +28,7 @@ const REDRIVE = 'SELECT redriven FROM once.outbox_redrive($1, $2, $3, $4::bigint
 export class NotDelivered extends Error {
   constructor(message, { kind = 'error', after = null, cause } = {}) {
     super(message, { cause });
-    this.kind = kind !== 'expired' && /^.{1,100}$/s.test(kind) ? kind : 'error'; // others the server refuses
+    this.kind = kind !== 'expired' && /^[^\0]{1,100}$/.test(kind) ? kind : 'error'; // others the server refuses
     this.after = after;
   }
 }
@@ -65,7 +65,7 @@ export class Subscriber {
 
   /** kind: `released` counts no attempt, `never` is dead at once. → what became of each event. */
   nack(client, token, eventIds = null, { error = null, kind = 'error', after = null } = {}) {
-    return this.#ask(client, NACK, token, eventIds, error, kind, after);
+    return this.#ask(client, NACK, token, eventIds, error, kind, storableWait(after));
   }
 
   extend(client, token, lease = null) { return this.#ask(client, EXTEND, token, lease); }
@@ -90,7 +90,10 @@ export class Worker {
     Object.assign(this, { pool, subscriber: new Subscriber(topic, subscriber), deliver, lease, batch, poll });
   }
 
-  /** Works until stop (an AbortSignal) aborts; finishes the event at hand and gives the rest of the batch back. */
+  /**
+   * Works until stop (an AbortSignal) aborts; finishes the event at hand and gives the rest of the batch back. It
+   * outlives every error of the database but those that are `lasting`.
+   */
   async run(stop) {
     const pause = (ms) => sleep(ms, undefined, { signal: stop }).catch(() => {});
     let failures = 0;
@@ -109,10 +112,10 @@ export class Worker {
       } catch (error) {
         if (error instanceof LeaseLost) {
           console.warn(`somebody else has the rest of the batch: ${error.message}`);
-        } else if (error instanceof Conflict || error instanceof Unavailable) {
+        } else if (error instanceof OnceError && !error.lasting) {
           // What was taken and not acked comes again when its lease has run out.
           failures += 1;
-          console.warn(`the database is away: ${error.message}`);
+          console.warn(`the worker waits for the database: ${error.message}`);
           await pause(waitBefore(failures));
         } else {
           throw error;
