@@ -64,6 +64,15 @@ test('a transaction that lost a race is run again', async () => {
   assert.equal(await scalar('SELECT amount_cents FROM orders WHERE idempotency_key = $1', key), '2');
 });
 
+test('a transaction whose failed statement was caught is an error', async () => {
+  const key = newKey();
+  const { lease } = await claim(pool, 'test', key, '{}');
+  const caught = (client) => client.query('SELECT 1 / 0').catch(() => {});
+  await assert.rejects(lease.phase(pool, 'paid', '{}', caught), /rolled back/);
+  await call(pool, (client) => lease.release(client, 'an error', 0)); // the server takes no wait of 0
+  assert.equal((await claim(pool, 'test', key, '{}')).lease.recoveryPoint, 'started');
+});
+
 // Another uuid each time, so that no constraint of the table finds the second row out.
 for (const [end, runs] of [['phase', 1], ['advance', 2], ['complete', 2], ['abort', 2]]) {
   test(`a phase whose COMMIT was not answered is run again and commits once: ${end}`, async (t) => {

@@ -9,6 +9,7 @@ from harness import URL, admin, new_key, scalar
 from proxy import Proxy
 
 from pg_once import Connections, claim, errors, key_of_header, transaction
+from pg_once.document import storable
 from pg_once.http import Answer, wait_of_header
 from pg_once.key import Replayed
 from pg_once.outbox import NotDelivered
@@ -163,8 +164,10 @@ class Library(unittest.TestCase):
             self.assertEqual(read if key else read.status, f"ada/{key}" if key else 400, value)
 
     def test_a_kind_that_the_server_refuses_is_counted_as_an_error(self) -> None:
-        for kind, counted in {"timeout": "timeout", "expired": "error", "": "error", "x" * 101: "error"}.items():
-            self.assertEqual(NotDelivered("no", kind).kind, counted)
+        for kind in ("expired", "", "x" * 101, "a\0", "\ud83d"):
+            self.assertEqual(NotDelivered("no", kind).kind, "error")
+        self.assertEqual(NotDelivered("no", "timeout").kind, "timeout")
+        self.assertEqual(storable("half an emoji: \ud83d\0"), "half an emoji: ?")
 
     def test_a_wait_of_a_header_is_bounded(self) -> None:
         for value, seconds in [

@@ -8,9 +8,11 @@ import threading
 import time
 import unittest
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 from harness import admin, create_tables, new_key, scalar, until
 from proxy import Proxy
 from psycopg_pool import AsyncConnectionPool
@@ -153,6 +155,38 @@ class Keys(unittest.TestCase):
                         answer = Answer(None, "")
                     self.assertEqual(answer.status, status)
                     self.assertEqual(scalar("SELECT status FROM once.key_get('nouns', %s)", name), stored)
+
+    def test_a_lease_that_is_lost_before_the_end_is_stored_is_a_request_in_progress(self) -> None:
+        for error in (Refused("no"), Unknown("nobody knows")):
+
+            def loses(lease: Lease) -> Answer:
+                scalar("SELECT once.key_expire('nouns', %s)", lease.key)
+                claim(db, "nouns", lease.key, {})
+                raise error
+
+            answer = run(db, "nouns", new_key(), {}, loses)
+            self.assertEqual((answer.status, answer.headers.get("Retry-After")), (409, "1"), error)
+
+    def test_a_transaction_that_cannot_commit_is_an_error_whatever_was_caught(self) -> None:
+        def writes(conn: Any) -> None:
+            note(conn, what)
+            with suppress(psycopg.errors.DivisionByZero):
+                conn.execute("SELECT 1 / 0")
+
+        async def writes_async(conn: Any) -> None:
+            await note(conn, what)
+            with suppress(psycopg.errors.DivisionByZero):
+                await conn.execute("SELECT 1 / 0")
+
+        for on, does in ((db, writes), (adb, writes_async)):
+            name, what = new_key(), new_key()
+            lease = claim(db, "nouns", name)
+            with self.assertRaisesRegex(errors.OnceError, "rolled back"):
+                self.asker(on)(lease.phase, "half", {}, does)
+            lease.release(db, "an error")
+            self.assertEqual((claim(db, "nouns", name).recovery_point, noted(what)), ("started", 0))
+        with self.assertRaises(errors.Unavailable):
+            transaction(db, lambda conn: conn.close())
 
     def test_work_that_forgets_its_answer_is_told_so(self) -> None:
         with self.assertRaisesRegex(TypeError, "lease.complete"):
@@ -438,6 +472,38 @@ class Outbox(unittest.TestCase):
                 else:
                     asyncio.run(work(AsyncConnections(proxy.url), Subscriber("handled"), handle, here=True))
                 self.assertEqual((noted(what), proxy.refusals), (1, ["ON006"]))
+
+    def test_an_error_of_a_handler_in_the_acks_transaction_is_that_events_alone(self) -> None:
+        for on in (db, adb):
+            topic = f"own errors {on is db}"
+            scalar("SELECT once.topic_set(%s)", topic)
+            scalar("""SELECT once.subscriber_set(%s, 'default', '{"max_attempts": 1}')""", topic)
+            for state in ("ON001", "ON006"):
+                emit(db, topic, {"state": state})
+
+            def handle(conn: Any, event: Any) -> Any:
+                return conn.execute(f"DO $$ BEGIN RAISE SQLSTATE '{event.value['state']}'; END $$")
+
+            done = work(on, Subscriber(topic), handle, here=True)
+            if on is adb:
+                asyncio.run(done)
+            dead = sorted((one.kind, one.error) for one in Subscriber(topic).dead(db))
+            self.assertEqual(dead, [("exception", "AlreadyDone('ON006')"), ("exception", "LeaseLost('ON001')")])
+
+    def test_a_handler_may_ack_its_event_itself(self) -> None:
+        scalar("SELECT once.topic_set('own acks')")
+        subscriber, came = Subscriber("own acks"), []
+        for n, order_key in ((1, "a"), (2, "a"), (3, None)):
+            emit(db, "own acks", n, order_key=order_key)
+
+        def deliver(event: Any) -> None:
+            came.append(event.value)
+            self.assertEqual(subscriber.ack(db, event.token, [event.event_id]), 1)
+            if event.value == 1:
+                raise ZeroDivisionError
+
+        work(db, subscriber, deliver)
+        self.assertEqual((sorted(came), subscriber.dead(db), subscriber.take(db)), ([1, 2, 3], [], []))
 
     def test_an_async_worker_stops_when_it_is_told(self) -> None:
         async def stopped() -> None:

@@ -7,6 +7,7 @@ import static shop.test.Check.raises;
 import static shop.test.Check.scalar;
 import static shop.test.Check.select;
 
+import java.sql.SQLTransientConnectionException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -61,7 +62,7 @@ final class LibraryTest {
         raises(OnceException.AlreadyDone.class, () -> DATABASE.call(connection -> finished.complete(connection, 200, "{}")));
         raises(OnceException.AlreadyDone.class, () -> DATABASE.call(connection -> finished.complete(connection, 200, "[]")));
         Lease released = new Key(DATABASE, "test", newKey()).claim("{}").lease();
-        DATABASE.call(connection -> released.release(connection, "an error", null));
+        DATABASE.call(connection -> released.release(connection, "an error", 0.0)); // the server takes no wait of 0
         raises(OnceException.LeaseLost.class, () -> DATABASE.transaction(connection -> released.advance(connection, "paid", null)));
         raises(OnceException.InvalidArgument.class, () -> new Key(DATABASE, "test", newKey()).claim("no json"));
     }
@@ -69,6 +70,9 @@ final class LibraryTest {
     private static void away() {
         Database nobody = Database.at("postgresql://shop@127.0.0.1:1/shop");
         raises(OnceException.Unavailable.class, () -> nobody.call(2, connection -> rows(connection, "SELECT 1", row -> null)));
+        // A pool's, when it has no connection left.
+        equal(OnceException.of(new SQLTransientConnectionException("no")).getClass(), OnceException.Unavailable.class);
+        raises(IllegalArgumentException.class, () -> Database.at(Check.URL + "?sslmode=verify-full"));
     }
 
     private static void lostRace() {
