@@ -505,6 +505,21 @@ class Outbox(unittest.TestCase):
         work(db, subscriber, deliver)
         self.assertEqual((sorted(came), subscriber.dead(db), subscriber.take(db)), ([1, 2, 3], [], []))
 
+    def test_a_worker_outlives_a_database_in_trouble_but_no_missing_topic(self) -> None:
+        class Full(Connections):
+            def connection(self) -> Any:
+                if failures:
+                    raise failures.pop()
+                return super().connection()
+
+        failures, stop = [psycopg.errors.DiskFull("no space left")], threading.Event()
+        scalar("SELECT once.topic_set('in trouble')")
+        emit(db, "in trouble", 1)
+        work(Full(URL), Subscriber("in trouble"), lambda event: stop.set(), stop)
+        self.assertEqual((failures, Subscriber("in trouble").take(db)), ([], []))
+        with self.assertRaises(errors.OnceError):
+            work(db, Subscriber("no such topic"), print, threading.Event())
+
     def test_an_async_worker_stops_when_it_is_told(self) -> None:
         async def stopped() -> None:
             stop = asyncio.Event()
