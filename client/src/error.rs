@@ -174,9 +174,9 @@ impl Error {
         self.kind() == Kind::Conflict
     }
 
-    /// Whether a loop without a bound retries after this error.
+    /// Whether a loop without a bound retries after this error. In a failover a server may be read-only for a time.
     pub(crate) fn may_pass(&self) -> bool {
-        self.is_retryable() || self.kind() == Kind::Overloaded
+        self.is_retryable() || matches!(self.kind(), Kind::Overloaded | Kind::ReadOnly)
     }
 
     /// The causes; the caller's own error may wrap one of a driver.

@@ -199,7 +199,6 @@ pub(crate) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, 
     }
 }
 
-/// Reads the only column of a row.
 pub(crate) fn value<'a, T: FromSql<'a>>(row: &'a Row) -> Result<T, Error> {
     match &row.0 {
         Brought::TokioPostgres(row) => Ok(row.try_get(0)?),

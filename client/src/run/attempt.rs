@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::heartbeat::until_lost;
 use super::outcome::{Done, Failure, Outcome};
 use super::panics::caught;
-use super::{storable, storable_wait};
+use super::{saying, storable_wait};
 use crate::{Autocommit, Backoff, Error, Kind, Lease};
 
 /// The reason of the release when the work is told to stop.
@@ -99,10 +99,14 @@ impl<E: Autocommit> Attempt<'_, E> {
             }
             Err(Failure::Unknown { reason }) => {
                 tracing::warn!(key = ?lease.key(), attempt = lease.attempt(), %reason, "parked");
-                let reason = storable(&reason);
-                let park = || lease.park(exec, &reason);
+                let park = |reason: Option<String>| async move {
+                    lease
+                        .park(exec, reason.as_deref().unwrap_or_default())
+                        .await
+                };
+                let written = saying(self.backoff, Some(&reason), park).await;
                 let attempt = lease.attempt();
-                self.end_as(Outcome::Parked { attempt }, self.backoff.insist(park).await)
+                self.end_as(Outcome::Parked { attempt }, written)
             }
             Err(Failure::Error(error)) => self.settle_error(error).await,
         }
@@ -111,10 +115,7 @@ impl<E: Autocommit> Attempt<'_, E> {
     /// A call failed during the work. Its writes since the last recovery point may or may not be
     /// committed; a new attempt goes on from what is stored.
     async fn settle_error(&self, error: Error) -> Result<End, Error> {
-        if error.kind() == Kind::LeaseLost {
-            return self.refused(error);
-        }
-        // Where the work's own transaction had finished the key, the release gets ON006.
+        // Where the work's own transaction had finished the key, the release gets ON006; ON001 may be another lease's.
         let written = self.release(&error.to_string(), self.deferred).await;
         let ended = match error.is_retryable() || error.kind() == Kind::AlreadyDone {
             true => End::Again(error),
@@ -143,9 +144,11 @@ impl<E: Autocommit> Attempt<'_, E> {
     }
 
     async fn release(&self, error: &str, after: Option<Duration>) -> Result<(), Error> {
-        let (error, after) = (storable(error), after.map(storable_wait));
-        self.backoff
-            .insist(|| self.lease.release(self.exec, Some(&error), after))
-            .await
+        let after = after.map(storable_wait);
+        let release = |error: Option<String>| async move {
+            let (lease, error) = (self.lease, error.as_deref());
+            lease.release(self.exec, error, after).await
+        };
+        saying(self.backoff, Some(error), release).await
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{Autocommit, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
+use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Lease, Response};
 pub use action::{Acted, ActionRunner};
 use attempt::{Attempt, End};
 pub use completer::{Complete, Completed, Completer, Completion};
@@ -44,6 +44,9 @@ const ROUNDS: u32 = 3;
 
 /// The longest reason that the server keeps, in characters.
 const LONGEST_REASON: usize = 10_000;
+
+/// The SQLSTATE of a character that the database's encoding does not have.
+const UNTRANSLATABLE: &str = "22P05";
 
 /// The shortest wait that the server takes.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
@@ -314,7 +317,27 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
     }
 }
 
-/// A reason that the server accepts. Otherwise the key could not be parked and would run again.
+/// Writes a reason, in ASCII if the database's encoding lacks a character: else no key could be parked with it.
+async fn saying<T, F: Future<Output = Result<T, Error>>>(
+    backoff: &Backoff,
+    reason: Option<&str>,
+    write: impl Fn(Option<String>) -> F,
+) -> Result<T, Error> {
+    let reason = reason.map(storable);
+    let written = async || match write(reason.clone()).await {
+        Err(error) if error.code() == Some(UNTRANSLATABLE) => {
+            write(reason.clone().map(in_ascii)).await
+        }
+        written => written,
+    };
+    backoff.insist(written).await
+}
+
+fn in_ascii(text: String) -> String {
+    text.replace(|character: char| !character.is_ascii(), "?")
+}
+
+/// A reason that the server accepts if its encoding has the characters.
 fn storable(reason: &str) -> String {
     cut(reason, LONGEST_REASON).unwrap_or_else(|| "no reason given".to_owned())
 }

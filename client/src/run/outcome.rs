@@ -39,8 +39,8 @@ pub enum Failure {
     /// It failed for good: this answer is stored and replayed.
     Abort(Response),
     /// A call failed, mostly a call to the database; `?` makes this. After a lost race, a lost connection or `ON006`
-    /// the key is released and the work runs again in a new attempt. A lost lease ends the run. After any other error
-    /// the key is released and the error is returned.
+    /// the key is released and the work runs again in a new attempt. After any other error
+    /// the key is released and the error is returned, unless the key's lease is lost.
     Error(Error),
 }
 

@@ -286,12 +286,11 @@ impl<W: Debug> Intake<'_, W> {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;
         }
-        let said = match error.kind() {
-            Kind::ReadOnly => true,
-            Kind::Other => error.code().is_some(),
-            _ => false,
-        };
-        error.may_pass() || (self.answered && said)
+        match error.kind() {
+            Kind::ReadOnly => self.answered,
+            Kind::Other => self.answered && error.code().is_some(),
+            _ => error.may_pass(),
+        }
     }
 
     /// There was no work: waits before asking again, at most until a wake-up or until the worker is told to stop.

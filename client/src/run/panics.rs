@@ -29,7 +29,6 @@ impl fmt::Display for Panic {
     }
 }
 
-/// Runs the code in the current task.
 pub(super) async fn caught<T>(code: impl Future<Output = T>) -> Result<T, Panic> {
     let mut code = pin!(code);
     poll_fn(|context| {

@@ -13,7 +13,6 @@ use super::pace::jittered;
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// How long a duplicate waits, and how long until its next poll.
 pub(super) struct Polls {
     begun: Instant,
     up_to: Duration,

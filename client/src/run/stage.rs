@@ -14,7 +14,6 @@ use crate::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// The worker takes work; its handlers run.
     Run,
     /// Begin nothing; running handlers go on.
     Finish,

@@ -24,7 +24,6 @@ macro_rules! counted {
 }
 pub(super) use counted;
 
-/// The tasks of a worker; each task returns its counts when it ends.
 #[derive(Default)]
 pub(super) struct Tasks<C>(Mutex<Begun<C>>);
 

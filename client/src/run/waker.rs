@@ -37,7 +37,6 @@ impl Waker {
         self.0.send_replace(());
     }
 
-    /// A receiver of the wake-ups, for one loop of a worker.
     pub(super) fn seen(&self) -> watch::Receiver<()> {
         self.0.subscribe()
     }

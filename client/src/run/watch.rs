@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::heartbeat::{Leased, until_lost};
 use super::job::JobFailure;
 use super::panics::caught;
-use super::storable;
+use super::saying;
 use super::test_mode::OpenTransaction;
 use crate::{Action, ActionEnd, Backoff, Begin, Error, Executor, Json, Kind};
 
@@ -118,9 +118,10 @@ impl<'a, P: Begin> Watch<'a, P> {
 
     /// Releases the row; `false` if the lease was lost.
     pub(super) async fn give_back(&self, reason: Option<&str>) -> Result<bool, Error> {
-        let reason = reason.map(storable);
-        let release = || self.action.release(self.pool, reason.as_deref());
-        match self.backoff.insist(release).await {
+        let release = |reason: Option<String>| async move {
+            self.action.release(self.pool, reason.as_deref()).await
+        };
+        match saying(self.backoff, reason, release).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == Kind::LeaseLost => Ok(false),
             Err(error) => Err(error),
@@ -139,6 +140,8 @@ impl<'a, P: Begin> Watch<'a, P> {
             (Ok(true), None) => Ok(Some(reason)),
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
+            // The lease that the failure calls lost may be another's; this one runs out if it is not lost yet.
+            (Err(_), Some(error)) if error.kind() == Kind::LeaseLost => Ok(None),
             (Err(refusal), Some(error)) => {
                 tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");
                 Err(error)

@@ -236,6 +236,15 @@ async fn work_that_fails_gives_the_row_back_and_writes_nothing() {
     assert_eq!(refused.await.unwrap_err().code(), Some("23514"));
     assert_given_back(jobs).await;
 
+    let swallowed = runner(&jobs.job).run(&jobs.pool, |_, transaction| async move {
+        pay(&transaction).await?;
+        let wrong = transaction.execute_typed("UPDATE wallet SET points = -1", &[]);
+        assert!(wrong.await.is_err());
+        Ok(None)
+    });
+    assert_eq!(swallowed.await.unwrap_err().code(), Some("25P02"));
+    assert_given_back(jobs).await;
+
     let (job, pool) = (jobs.job.clone(), jobs.pool.clone());
     let panics = tokio::spawn(async move {
         let work = |_, _| async { panic!("poison") };
@@ -244,7 +253,7 @@ async fn work_that_fails_gives_the_row_back_and_writes_nothing() {
     assert!(panics.await.unwrap_err().is_panic());
     assert_given_back(jobs).await;
     let record = jobs.job.lease(&jobs.pool).await.unwrap().unwrap();
-    assert_eq!(record.attempts, Some(3));
+    assert_eq!(record.attempts, Some(4));
 }
 
 #[tokio::test]

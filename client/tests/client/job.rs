@@ -315,6 +315,21 @@ async fn an_item_whose_lease_was_lost_is_not_saved_and_what_it_made_is_deleted()
 }
 
 #[tokio::test]
+async fn what_an_item_made_is_deleted_though_the_release_of_the_lost_lease_has_no_answer() {
+    let jobs = Jobs::guarded().await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    proxy.lose_answer_to("action_release");
+    let mut job = Script::new(&jobs, Trouble::LoseLease(&jobs));
+    let runner = jobs.job.job(&pool, "run").requester("worker");
+    let runner = runner.backoff(Backoff { tries: 1, ..QUICK });
+    let outcome = runner.run(&mut job).await.unwrap();
+    assert!(matches!(outcome, JobOutcome::LeaseLost), "{outcome:?}");
+    assert_eq!(job.discarded, job.worked[1..]);
+    assert_eq!(proxy.lost(), 1);
+}
+
+#[tokio::test]
 async fn a_lease_that_is_lost_under_a_long_item_stops_it() {
     let jobs = Jobs::guarded().await;
     let mut job = Script::new(&jobs, Trouble::LoseLeaseAndHang(&jobs));

@@ -12,6 +12,7 @@ use pg_once::{
     Undelivered, Waker,
 };
 use tokio::sync::{Notify, Semaphore};
+use tokio_postgres::types::Type;
 
 use crate::proxy::{Cut, Proxy};
 use crate::support::{
@@ -334,6 +335,7 @@ async fn a_payload_that_cannot_be_read_is_retried_and_dies_of_the_kind_json() {
 enum Trouble {
     None,
     Fails,
+    SwallowsAnError,
     FailsAtCommit,
     Panics,
 }
@@ -370,6 +372,10 @@ impl Deliver for Compensating {
         assert!(self.trouble != Trouble::Panics, "it cannot be undone");
         if self.trouble == Trouble::Fails {
             transaction.query("SELECT 1/0", &[]).await?;
+        }
+        if self.trouble == Trouble::SwallowsAnError {
+            assert!(transaction.query("SELECT 1/0", &[]).await.is_err());
+            return Ok(());
         }
         if self.trouble == Trouble::FailsAtCommit {
             let twice = "CREATE TEMP TABLE twice (n int UNIQUE DEFERRABLE INITIALLY DEFERRED) \
@@ -437,6 +443,7 @@ async fn in_test_mode_a_worker_leaves_nothing_and_a_callback_that_fails_undoes_i
     for (trouble, left) in [
         (Trouble::None, 0),
         (Trouble::Fails, 1),
+        (Trouble::SwallowsAnError, 1),
         (Trouble::Panics, 1),
     ] {
         let (topic, (_, refunds, mut handler)) = (fresh_topic().await, half_done().await);
@@ -470,7 +477,12 @@ async fn in_test_mode_a_worker_leaves_nothing_and_a_callback_that_fails_undoes_i
 
 #[tokio::test]
 async fn an_event_whose_callback_fails_does_not_die_and_nothing_is_undone() {
-    for trouble in [Trouble::Fails, Trouble::FailsAtCommit, Trouble::Panics] {
+    for trouble in [
+        Trouble::Fails,
+        Trouble::SwallowsAnError,
+        Trouble::FailsAtCommit,
+        Trouble::Panics,
+    ] {
         let (shipments, refunds, mut handler) = half_done().await;
         handler.trouble = trouble;
         let shutdown = until(|| handler.callbacks.load(Ordering::SeqCst) == 1);
@@ -819,6 +831,47 @@ async fn what_is_not_done_when_the_grace_is_over_is_stopped_and_given_back() {
         left += batch.ack(&pool(), None).await.unwrap();
     }
     assert_eq!(left, 3);
+}
+
+#[tokio::test]
+async fn more_events_of_a_key_than_one_call_names_are_given_back_together() {
+    let topic = fresh_topic().await;
+    let emit = "SELECT once.outbox_emit(topic => $1, payload => '1', order_key => 'a') \
+        FROM generate_series(1, 1001)";
+    let args = [(&topic.as_str() as _, Type::TEXT)];
+    let client = pool().get().await.unwrap();
+    client.query_typed(emit, &args).await.unwrap();
+    let handler = Stalling::default();
+    let begun = Arc::clone(&handler.begun);
+    let worker = worker(&topic).batch(2000).grace(Duration::ZERO);
+    let delivered = worker.run(begun.notified(), handler.clone()).await.unwrap();
+    assert_eq!((delivered.released, delivered.lost), (1001, 0));
+}
+
+#[tokio::test]
+async fn events_behind_one_that_its_handler_has_acked_are_given_back() {
+    let topic = fresh_topic().await;
+    for n in 1..=3 {
+        emit(&topic, n, &EmitOptions::new().order_key("a")).await;
+    }
+    let (subscriber, acked) = (topic.default_subscriber(), Arc::new(Notify::new()));
+    let handler = {
+        let acked = Arc::clone(&acked);
+        move |event: Event| {
+            let (subscriber, acked) = (subscriber.clone(), Arc::clone(&acked));
+            async move {
+                let by_handler = subscriber.ack(&pool(), &event).await?;
+                acked.notify_one();
+                std::future::pending::<()>().await;
+                Ok::<_, Undelivered>(by_handler)
+            }
+        }
+    };
+    let worker = worker(&topic).grace(Duration::ZERO);
+    let delivered = worker.run(acked.notified(), handler).await.unwrap();
+    assert_eq!((delivered.released, delivered.lost), (3, 0));
+    let left = topic.default_subscriber().peek(&pool(), 10).await.unwrap();
+    assert_eq!(left.len(), 2);
 }
 
 #[tokio::test]

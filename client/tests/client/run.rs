@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pg_once::{
-    Claim, ClaimOptions, Done, Failure, Json, KeyStatus, Outcome, Response, Step, Verdict,
+    Claim, ClaimOptions, Done, Failure, Json, KeyStatus, Kind, Outcome, Response, Step, Verdict,
 };
 
 use tokio_util::sync::CancellationToken;
@@ -244,6 +244,20 @@ async fn a_work_that_finishes_after_its_lease_was_taken_over_stores_nothing() {
     assert!(matches!(run.await.unwrap(), Outcome::LeaseLost));
     let record = key.get(&pool).await.unwrap().unwrap();
     assert_eq!((record.status, record.attempt), (KeyStatus::Running, 2));
+}
+
+#[tokio::test]
+async fn the_loss_of_another_lease_in_the_work_releases_the_key() {
+    let (pool, key, other) = (&pool(), fresh_key(), fresh_key());
+    let lost = &claimed(&other, pool).await;
+    take_over(&other, &ClaimOptions::new()).await;
+    let run = key.clone().run(pool).run(|_| async move {
+        lost.complete(pool, &Response::new(201)).await?;
+        unreachable!()
+    });
+    assert_eq!(run.await.unwrap_err().kind(), Kind::LeaseLost);
+    let again = key.claim(pool, &ClaimOptions::new()).await.unwrap();
+    assert!(matches!(again, Claim::Resumed(_)), "{again:?}");
 }
 
 #[tokio::test]

@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use deadpool_postgres::Manager;
 use pg_once::{
-    Args, Autocommit, Backoff, Begin, Error, Executor, Failure, Kind, Outcome, Response, Row,
+    Args, Autocommit, Backoff, Begin, EmitOptions, Error, Event, Executor, Failure, Json, Kind,
+    Outcome, Response, Row, Topic, TopicOptions, Undelivered,
 };
 use sqlx::postgres::PgPoolOptions;
 use tokio::time::timeout;
 use tokio_postgres::NoTls;
 
 use crate::proxy::Proxy;
-use crate::support::{Jobs, Pool, QUICK, fresh_key, pool, pool_to, sqlx_options};
+use crate::support::{
+    Jobs, Pool, QUICK, config, connect_to, directly, fresh_key, pool, pool_to, sqlx_options,
+};
 
 /// The database gives a call up: its `statement_timeout` is over.
 const GIVES_UP: [&str; 2] = [
@@ -140,16 +143,18 @@ async fn a_database_that_stays_away_is_tried_a_bounded_number_of_times() {
 
 #[tokio::test]
 async fn a_heartbeat_that_the_server_gives_up_is_tried_again_while_the_lease_lives() {
-    let troubled = Troubled::new(&pool(), "key_extend", GIVES_UP, 0..2);
-    let lease = Duration::from_secs(3);
-    let run = fresh_key().run(&troubled).lease(lease).backoff(QUICK);
-    let run = run.run(|_| async {
-        tokio::time::sleep(lease + lease / 3).await;
-        Ok(Response::new(200).into())
-    });
-    let outcome = run.await.unwrap();
-    assert!(matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
-    troubled.assert_met();
+    for trouble in [GIVES_UP, TAKES_NO_WRITES] {
+        let troubled = Troubled::new(&pool(), "key_extend", trouble, 0..2);
+        let lease = Duration::from_secs(3);
+        let run = fresh_key().run(&troubled).lease(lease).backoff(QUICK);
+        let run = run.run(|_| async {
+            tokio::time::sleep(lease + lease / 3).await;
+            Ok(Response::new(200).into())
+        });
+        let outcome = run.await.unwrap();
+        assert!(matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
+        troubled.assert_met();
+    }
 }
 
 #[tokio::test]
@@ -234,4 +239,55 @@ async fn a_transaction_with_a_clone_left_or_with_an_error_is_not_committed() {
     assert!(clone.batch_execute("SELECT 1 / 0").await.is_err());
     let refused = clone.commit().await.unwrap_err();
     assert_eq!(refused.code(), Some("25P02"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_reason_that_the_database_cannot_spell_is_kept_in_ascii() {
+    let admin = connect_to(directly("it makes a database")).await;
+    let name = format!("latin_{}", uuid::Uuid::new_v4().simple());
+    let latin1 = "TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'";
+    let create = format!("CREATE DATABASE {name} {latin1}");
+    admin.batch_execute(&create).await.unwrap();
+    let latin = &pool_to(config().dbname(&name).clone());
+    let extension = "CREATE EXTENSION pg_once";
+    let client = latin.get().await.unwrap();
+    client.batch_execute(extension).await.unwrap();
+    drop(client);
+
+    let key = fresh_key();
+    for (failure, kept) in [
+        (Failure::retry("naïve"), "naïve"),
+        (Failure::retry("naïve: it can’t"), "na?ve: it can?t"),
+        (Failure::unknown("it can’t"), "it can?t"),
+    ] {
+        let mut failure = Some(failure);
+        let run = key.clone().run(latin).backoff(QUICK);
+        let run = run.run(|_| std::future::ready(Err(failure.take().unwrap())));
+        let outcome = run.await.unwrap();
+        let parked = matches!(outcome, Outcome::Parked { attempt: 3 });
+        assert!(parked || matches!(outcome, Outcome::Released { .. }));
+        let record = key.get(latin).await.unwrap().unwrap();
+        assert_eq!(record.last_error.as_deref(), Some(kept), "{outcome:?}");
+    }
+
+    let (topic, payload) = (Topic::new("events"), Json::from_text("1"));
+    topic.set(latin, &TopicOptions::new()).await.unwrap();
+    let options = EmitOptions::new();
+    topic.emit(latin, &payload, &options).await.unwrap();
+    let subscriber = topic.default_subscriber();
+    let died = async {
+        while subscriber.dead(latin, 1).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let handler = |_: Event| async { Err::<(), _>(Undelivered::never("it can’t")) };
+    let worker = subscriber.worker(latin).backoff(QUICK);
+    let run = timeout(Duration::from_secs(30), worker.run(died, handler));
+    assert_eq!(run.await.unwrap().unwrap().dead, 1);
+    let dead = subscriber.dead(latin, 1).await.unwrap();
+    assert_eq!(dead[0].error.as_deref(), Some("it can?t"));
+
+    latin.close();
+    let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+    admin.batch_execute(&drop).await.unwrap();
 }

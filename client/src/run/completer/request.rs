@@ -58,7 +58,6 @@ fn failures(lease: &Lease) -> u32 {
     u32::try_from(lease.attempt() - 1).unwrap_or(1).max(1)
 }
 
-/// Calls the handler; its panic is a failure of this request and nothing else.
 async fn handle<E: Send + Sync + 'static, H: Complete>(
     shared: &Arc<Shared<E, H>>,
     abandoned: Abandoned,

@@ -24,9 +24,8 @@ pub use runner::JobRunner;
 /// 2. [`work`](Job::work) does the costly part: the foreign call, the artifact. No transaction is open.
 /// 3. [`save`](Job::save) records that the item is done, in a transaction that commits only while
 ///    the lease is held and the job is not cancelled.
-/// 4. When there is no next item, [`result`](Job::result) gives values for columns of the row (not id, status,
-///    version, cancel flag); then [`finish`](Job::finish) makes the job's last writes in the transaction that ends
-///    the action.
+/// 4. When there is no next item, [`result`](Job::result) gives values for columns of the row (not id, status, version,
+///    cancel flag); then [`finish`](Job::finish) makes the job's last writes in the transaction that ends the action.
 ///
 /// Insert an item's row, with the name of its artifact, before the work on it; otherwise the artifact of a worker that
 /// died is orphaned. Attempts that use the same name would delete each other's artifacts. So store the name of

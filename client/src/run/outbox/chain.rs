@@ -1,8 +1,8 @@
 //! Owns the order of a batch: chains of events that are handled one after another.
 //!
 //! Invariant: no event begins before the previous event of its order key is done, and none begins after the worker was
-//! told to stop. Each event of a chain gets exactly one [`Verdict`], or is listed in the verdict of the earlier event
-//! that failed.
+//! told to stop. Each event of a chain is in exactly one [`Verdict`]; the verdict of an event that failed or is released
+//! lists the later events of the chain, too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub(super) enum Verdict {
         /// The later events of its order key leave the batch with it.
         behind: Vec<i64>,
     },
-    /// Not begun, or stopped half-way, because the worker stops.
-    Released(i64),
+    /// Not begun, or stopped half-way, because the worker stops; with the later events of its order key.
+    Released(Vec<i64>),
 }
 
 pub(super) type Chain = Vec<Arc<Event>>;
@@ -77,7 +77,10 @@ pub(super) async fn follow<P: Begin, H: Deliver>(
             else => None,
         };
         let verdict = match handled {
-            None => Verdict::Released(event.event_id),
+            None => {
+                let rest = [event].into_iter().chain(chain.by_ref());
+                Verdict::Released(rest.map(|event| event.event_id).collect())
+            }
             Some(Ok(Acked::ByWorker)) => Verdict::Done(event.event_id),
             Some(Ok(Acked::ByHandler)) => Verdict::Acked,
             Some(Err(failure)) => Verdict::Failed {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::super::panics::{Panic, caught};
-use super::super::{cut, storable, storable_wait};
+use super::super::{UNTRANSLATABLE, cut, in_ascii, storable, storable_wait};
 use super::chain::Verdict;
 use super::{Deliver, Delivered, Shared, Undelivered};
 use crate::executor::only;
@@ -28,6 +28,8 @@ const RESERVED: [&str; 3] = ["released", "never", "expired"];
 
 /// How long an event is deferred after its callback failed for good.
 const CALLBACK_FAILED: Duration = Duration::from_secs(30);
+
+type Ids<'i> = Option<&'i [i64]>;
 
 /// Sends a batch's verdicts to the server, and counts the verdicts that the server has accepted.
 pub(super) struct Settle<'a, P, H> {
@@ -87,7 +89,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
                     failure,
                     behind,
                 } => failed.push((event, failure, behind)),
-                Verdict::Released(event_id) => released.push(event_id),
+                Verdict::Released(event_ids) => released.extend(event_ids),
             }
         }
         // Acks first: an acked event may come before a failed event of its order key.
@@ -108,8 +110,8 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         // An ack of the whole batch needs no list of events.
         let event_ids = (done.len() < self.held).then_some(done);
         let batch = self.batch;
-        self.end(event_ids, |ids| batch.ack(&self.shared.exec, ids))
-            .await?;
+        let ack = |ids| batch.ack(&self.shared.exec, ids);
+        self.end(event_ids, Kind::AlreadyDone, ack).await?;
         self.counts.delivered += count(done.len());
         Ok(())
     }
@@ -119,23 +121,25 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
             return Ok(());
         }
         let batch = self.batch;
-        self.end(Some(ids), |ids| batch.nack(&self.shared.exec, ids, options))
-            .await?;
+        let nack = |ids| batch.nack(&self.shared.exec, ids, options);
+        self.end(Some(ids), Kind::LeaseLost, nack).await?;
         self.counts.released += count(ids.len());
         Ok(())
     }
 
-    /// Ends events. If one of several events had ended already, each event is ended in a call of its own.
-    async fn end<'i, T, F, Fut>(&self, ids: Option<&'i [i64]>, call: F) -> Result<(), Error>
+    /// Ends events. If one of several events had ended already, each event is ended in a call of its own; `left` is the
+    /// refusal of an event that one of these calls took along: a nack takes the later events of an order key.
+    async fn end<'i, T, F, Fut>(&self, ids: Ids<'i>, left: Kind, call: F) -> Result<(), Error>
     where
-        F: Fn(Option<&'i [i64]>) -> Fut,
+        F: Fn(Ids<'i>) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let ended = self.shared.backoff.until_answered(|| call(ids)).await;
-        match (done_or(ended), ids) {
+        match (done_or(ended, Kind::AlreadyDone), ids) {
             (Ok(false), Some(ids)) if ids.len() > 1 => {
                 for id in ids.chunks(1) {
-                    done_or(self.shared.backoff.until_answered(|| call(Some(id))).await)?;
+                    let ended = self.shared.backoff.until_answered(|| call(Some(id))).await;
+                    done_or(ended, left)?;
                 }
                 Ok(())
             }
@@ -147,7 +151,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
     /// handler had acked it, and has lost the answer of the commit.
     async fn fail(&mut self, event: &Event, failure: &Undelivered) -> Result<bool, Error> {
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
-        let options = failure.nack();
+        let mut options = failure.nack(|text| text);
         let (mut failures, mut told) = (self.shared.backoff.failures(), None);
         let nacked = loop {
             let stopped = match self.fail_once(event, failure, &options, &mut told).await {
@@ -167,6 +171,10 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
                         return Ok(false);
                     }
                 },
+                (Stopped::Call(error), _) if error.code() == Some(UNTRANSLATABLE) => {
+                    options = failure.nack(in_ascii);
+                    error
+                }
                 (Stopped::Call(error), _) if !error.may_pass() => return Err(error),
                 (Stopped::Callback(error), _)
                     if !error.is_retryable() || failures.count >= self.shared.backoff.tries =>
@@ -214,9 +222,9 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         *told = Some(nacked);
         let commit = backoff.in_time(transaction.end()).await;
         // A refused commit, such as by a deferred constraint, is due to the callback's writes.
-        commit.map_err(|error| match error.may_pass() {
-            true => Stopped::Commit(error),
-            false => Stopped::Callback(error),
+        commit.map_err(|error| match error.kind() {
+            Kind::Unavailable => Stopped::Commit(error),
+            _ => Stopped::Callback(error),
         })?;
         Ok(nacked)
     }
@@ -232,7 +240,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         );
         let reason = storable(&format!("its callback failed: {error}"));
         let options = NackOptions::released()
-            .error(reason)
+            .error(in_ascii(reason))
             .retry_after(CALLBACK_FAILED);
         self.release(&[event_id], &options).await?;
         Ok(true)
@@ -240,21 +248,21 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
 }
 
 impl Undelivered {
-    fn nack(&self) -> NackOptions {
+    fn nack(&self, sent: fn(String) -> String) -> NackOptions {
+        let said = |text| sent(storable(text));
         match self {
             Self::Retry { kind, error, after } => {
-                let options = NackOptions::new()
-                    .kind(kind_of(kind))
-                    .error(storable(error));
+                let kind = sent(kind_of(kind));
+                let options = NackOptions::new().kind(kind).error(said(error));
                 match after {
                     Some(after) => options.retry_after(storable_wait(*after)),
                     None => options,
                 }
             }
             Self::Later { reason, after } => NackOptions::released()
-                .error(storable(reason))
+                .error(said(reason))
                 .retry_after(storable_wait(*after)),
-            Self::Never { error } => NackOptions::never().error(storable(error)),
+            Self::Never { error } => NackOptions::never().error(said(error)),
         }
     }
 }
@@ -267,10 +275,10 @@ fn kind_of(kind: &str) -> String {
 }
 
 /// Whether this call ended the events; `false`: an earlier call with this token had ended one of them.
-fn done_or<T>(ended: Result<T, Error>) -> Result<bool, Error> {
+fn done_or<T>(ended: Result<T, Error>, left: Kind) -> Result<bool, Error> {
     match ended {
         Ok(_) => Ok(true),
-        Err(error) if error.kind() == Kind::AlreadyDone => Ok(false),
+        Err(error) if [Kind::AlreadyDone, left].contains(&error.kind()) => Ok(false),
         Err(error) => Err(error),
     }
 }
