@@ -337,6 +337,7 @@ enum Trouble {
     Fails,
     SwallowsAnError,
     FailsAtCommit,
+    IsGivenUpAtCommit,
     Panics,
 }
 
@@ -381,6 +382,14 @@ impl Deliver for Compensating {
             let twice = "CREATE TEMP TABLE twice (n int UNIQUE DEFERRABLE INITIALLY DEFERRED) \
                 ON COMMIT DROP; INSERT INTO twice VALUES (1), (1)";
             transaction.batch_execute(twice).await?;
+        }
+        if self.trouble == Trouble::IsGivenUpAtCommit {
+            let slow = "CREATE TEMP TABLE slow (n int) ON COMMIT DROP; \
+                CREATE FUNCTION pg_temp.give_up() RETURNS trigger LANGUAGE plpgsql \
+                AS $$ BEGIN RAISE query_canceled; END $$; \
+                CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED \
+                FOR EACH ROW EXECUTE FUNCTION pg_temp.give_up(); INSERT INTO slow VALUES (1)";
+            transaction.batch_execute(slow).await?;
         }
         match self.key.claim(transaction, &ClaimOptions::new()).await? {
             Claim::Resumed(lease) => lease.abort(transaction, &Response::new(422)).await,
@@ -481,6 +490,7 @@ async fn an_event_whose_callback_fails_does_not_die_and_nothing_is_undone() {
         Trouble::Fails,
         Trouble::SwallowsAnError,
         Trouble::FailsAtCommit,
+        Trouble::IsGivenUpAtCommit,
         Trouble::Panics,
     ] {
         let (shipments, refunds, mut handler) = half_done().await;
