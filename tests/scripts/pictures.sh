@@ -20,7 +20,9 @@ need_mermaid() {
 PICTURE_PACKAGES=(chromium nodejs npm)
 
 can_draw() {
-    if ! have chromium || ! have npm; then apt_install "${PICTURE_PACKAGES[@]}" || true; fi
+    # Each only if it is missing: Debian's npm conflicts with a Node from elsewhere, which has its own.
+    have chromium || apt_install chromium || true
+    have npm || apt_install nodejs npm || true
     have chromium && need_mermaid
 }
 
