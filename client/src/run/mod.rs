@@ -45,10 +45,8 @@ const ROUNDS: u32 = 3;
 /// The longest reason that the server keeps, in characters.
 const LONGEST_REASON: usize = 10_000;
 
-/// The SQLSTATE of a character that the database's encoding does not have.
 const UNTRANSLATABLE: &str = "22P05";
 
-/// The shortest wait that the server takes.
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
 /// A longer wait is cut to this wait, which is within the server's bound and long enough.

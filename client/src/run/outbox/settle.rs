@@ -26,7 +26,6 @@ const LONGEST_KIND: usize = 100;
 /// Kinds with a meaning of their own.
 const RESERVED: [&str; 3] = ["released", "never", "expired"];
 
-/// How long an event is deferred after its callback failed for good.
 const CALLBACK_FAILED: Duration = Duration::from_secs(30);
 
 type Ids<'i> = Option<&'i [i64]>;
@@ -239,10 +238,15 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
             "the callback of a dead event failed"
         );
         let reason = storable(&format!("its callback failed: {error}"));
-        let options = NackOptions::released()
-            .error(in_ascii(reason))
-            .retry_after(CALLBACK_FAILED);
-        self.release(&[event_id], &options).await?;
+        let released = NackOptions::released().retry_after(CALLBACK_FAILED);
+        let saying = |text| released.clone().error(text);
+        match self.release(&[event_id], &saying(reason.clone())).await {
+            Err(error) if error.code() == Some(UNTRANSLATABLE) => {
+                let options = saying(in_ascii(reason));
+                self.release(&[event_id], &options).await?;
+            }
+            released => released?,
+        }
         Ok(true)
     }
 }

@@ -97,7 +97,7 @@ public class OnceException extends RuntimeException {
 
     /** Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument. */
     public boolean isLasting() {
-        return sqlState() != null && sqlState().matches("42704|42501|22...");
+        return sqlState() == null ? getClass() == OnceException.class : sqlState().matches("(22|3F|42)...");
     }
 
     /** The server's next step, or null. */

@@ -15,7 +15,7 @@ export class OnceError extends Error {
   }
 
   /** Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument. */
-  get lasting() { return /^(42704|42501|22...)$/.test(this.sqlstate); }
+  get lasting() { return /^(22|3F|42)/.test(this.sqlstate); }
 }
 
 /** ON001: the lease is not yours any more. Stop, and write nothing. */

@@ -23,7 +23,7 @@ class OnceError(Exception):
     @property
     def lasting(self) -> bool:
         """Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument."""
-        return self.sqlstate in ("42704", "42501") or (self.sqlstate or "").startswith("22")
+        return (self.sqlstate or "").startswith(("22", "3F", "42"))
 
 
 class LeaseLost(OnceError):
