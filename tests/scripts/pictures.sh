@@ -17,8 +17,6 @@ need_mermaid() {
     fi
 }
 
-PICTURE_PACKAGES=(chromium nodejs npm)
-
 can_draw() {
     # Each only if it is missing: Debian's npm conflicts with a Node from elsewhere, which has its own.
     have chromium || apt_install chromium || true

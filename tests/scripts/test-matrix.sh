@@ -67,7 +67,7 @@ pictures() {
     elif is_ci; then
         part "pictures drawn in a browser" die "chromium or npm is missing, or mermaid could not be downloaded; see above"
     else
-        left_out "pictures drawn in a browser: sudo apt-get install ${PICTURE_PACKAGES[*]}"
+        left_out "pictures drawn in a browser: sudo apt-get install chromium nodejs npm"
     fi
 }
 
