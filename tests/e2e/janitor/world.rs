@@ -61,10 +61,10 @@ pub async fn until(client: &Client, sql: &str, wanted: &str) {
     assert!(came.is_ok(), "{sql}: {seen}, not {wanted}");
 }
 
-/// The worker of a database, while it is at work: in a lock wait, where it does not end by itself.
+/// The worker of a database in a lock wait, where it does not end by itself, as the worker of a pass before it does.
 pub async fn worker(admin: &Client, database: &str) -> i32 {
     let sql = format!(
-        "select pid from pg_stat_activity where backend_type = '{WORKER}' and datname = '{database}'"
+        "select pid from pg_stat_activity where backend_type = '{WORKER}' and datname = '{database}' and wait_event_type = 'Lock'"
     );
     let mut pid = None;
     poll_async(&format!("a worker in {database}"), async || {
