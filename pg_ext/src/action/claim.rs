@@ -223,8 +223,7 @@ impl ActionClaim<'_> {
             return ClaimDecision::Answer(answer(b"cancelling", Some(seen)));
         }
         let refused = || ClaimDecision::Answer(answer(b"refused", Some(seen)));
-        let wanted = |s: &&Step| s.step_key == self.step_key && s.status == status;
-        let Some(step) = definition.steps.iter().find(wanted) else {
+        let Some(step) = definition.step(&self.step_key, &status) else {
             return refused();
         };
         let requester = self.requester.as_deref();

@@ -135,10 +135,9 @@ fn after(
     if how != "finish" {
         return Ok(());
     }
-    let began = lease.bytes(LeaseCol::StepStatus).map(shown);
-    let from = &began.unwrap_or_else(|| lease.text(LeaseCol::RevertTo));
-    let step = lease.text(LeaseCol::StepKey);
-    match machine.definition.emit_of_step(&step, from) {
+    let (key, from) = (lease.text(LeaseCol::StepKey), &lease.began_in());
+    let step = machine.definition.step(&key, from);
+    match step.and_then(|step| step.emit.as_deref()) {
         Some(topic) => machine.emit(topic, &fenced.id, &MoveMade { from, ..made }),
         None => Ok(()),
     }

@@ -4,10 +4,9 @@
 
 use super::fence::FencedAction;
 use super::lease::{Lease, LeaseCol, LeaseState};
-use crate::call::{Call, shown};
+use crate::call::Call;
 use crate::clock;
 use crate::error::{Kind, Result};
-use crate::machine::definition::Step;
 use crate::machine::model::Machine;
 use crate::machine::user_row::RowSeen;
 use crate::row::Shape;
@@ -23,13 +22,10 @@ static SHAPE: Shape = Shape::new(&[
 pub fn action_extend(call: &Call) -> Result<Datum> {
     let fenced = FencedAction::of_call(call)?;
     let asked = call.interval(3, "lease")?;
-    let steps = &fenced.machine.definition.steps;
+    let definition = &fenced.machine.definition;
     let (left, claim_into) = fenced.write(|lease, now| {
         let step = lease.text(LeaseCol::StepKey);
-        let began = lease.bytes(LeaseCol::StepStatus).map(shown);
-        let began = began.unwrap_or_else(|| lease.text(LeaseCol::RevertTo));
-        let is_it = |s: &&Step| s.step_key == step && s.status == began;
-        let declared = || steps.iter().find(is_it)?.lease_us;
+        let declared = || definition.step(&step, &lease.began_in())?.lease_us;
         // Without an argument the lease never gets shorter.
         let until = match asked {
             Some(us) => now + us,

@@ -189,6 +189,12 @@ impl Lease {
         shown(bytes)
     }
 
+    /// The status that the step began in.
+    pub fn began_in(&self) -> String {
+        let status = self.bytes(LeaseCol::StepStatus).map(shown);
+        status.unwrap_or_else(|| self.text(LeaseCol::RevertTo))
+    }
+
     /// Ends the lease.
     pub fn end(&mut self, state: LeaseState, now: i64, mark: i64, version: Option<Datum>) {
         if state == LeaseState::Finished {

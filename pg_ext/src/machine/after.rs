@@ -1,6 +1,6 @@
 //! What a move leaves behind in its own transaction: a row of history, and an event where the definition says `emit`.
 
-use super::definition::{ANYBODY, Definition, Step};
+use super::definition::{ANYBODY, Definition};
 use super::faults::element;
 use super::id::RowId;
 use super::model::Machine;
@@ -154,12 +154,6 @@ impl Definition {
         moves_to(self, made.to, Requester::Named(made.requester))
             .filter(|declared| declared.from.contains(&made.from))
             .find_map(|declared| declared.emit)
-    }
-
-    /// The topic for the end of an action that began in this status.
-    pub fn emit_of_step(&self, step_key: &str, status: &str) -> Option<&str> {
-        let is_it = |step: &&Step| step.step_key == step_key && step.status == status;
-        self.steps.iter().find(is_it)?.emit.as_deref()
     }
 }
 

@@ -123,6 +123,12 @@ impl Definition {
         self
     }
 
+    /// The step of this key that begins in this status.
+    pub fn step(&self, step_key: &str, status: &str) -> Option<&Step> {
+        let is_it = |step: &&Step| step.step_key == step_key && step.status == status;
+        self.steps.iter().find(is_it)
+    }
+
     pub fn is_terminal(&self, status: &str) -> bool {
         self.terminal.iter().any(|t| t == status)
     }
