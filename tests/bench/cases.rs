@@ -21,6 +21,8 @@ const TWO_CALLS: &str = "claim + complete, two transactions";
 pub const ONCE: &str = "pg_once";
 pub const RAW: &str = "raw INSERT + UPDATE";
 pub const LEAN: &str = "raw INSERT + UPDATE, a lean table";
+/// What one writes by hand where a duplicate must not raise an error.
+const ON_CONFLICT: &str = "raw INSERT ... ON CONFLICT DO NOTHING + UPDATE";
 pub const PLPGSQL: &str = "PL/pgSQL functions";
 pub const APPLICATION: &str = "application, 8 round trips";
 const BESIDE_SNAPSHOT: &str = "claim + complete, two transactions, an old snapshot held";
@@ -46,6 +48,11 @@ fn claims() -> Vec<Contender> {
     vec![
         Contender::of(ONCE, script!("claim_complete_once"), None),
         Contender::of(RAW, script!("claim_complete_raw"), Some(OF_RAW)),
+        Contender::of(
+            ON_CONFLICT,
+            script!("claim_complete_conflict"),
+            Some(OF_RAW),
+        ),
         Contender::of(LEAN, script!("claim_complete_lean"), None),
         Contender::of(PLPGSQL, script!("claim_complete_plpgsql"), Some(MORE_THAN)),
     ]
@@ -77,11 +84,30 @@ pub async fn without_stock(database: &Database) -> Result<Vec<Case>> {
         contenders: vec![
             Contender::of(ONCE, script!("one_transaction_once"), None),
             Contender::of(RAW, script!("one_transaction_raw"), Some(OF_RAW)),
+            Contender::of(
+                ON_CONFLICT,
+                script!("one_transaction_conflict"),
+                Some(OF_RAW),
+            ),
             Contender::of(PLPGSQL, script!("one_transaction_plpgsql"), Some(MORE_THAN)),
         ],
     };
+    let fingerprint = Contest {
+        name: "claim + complete with a fingerprint, two transactions",
+        contenders: vec![
+            Contender::of(ONCE, script!("claim_complete_fingerprint"), None),
+            Contender::of(RAW, script!("claim_complete_raw"), Some(OF_RAW)),
+            Contender::of(
+                ON_CONFLICT,
+                script!("claim_complete_conflict"),
+                Some(OF_RAW),
+            ),
+        ],
+        ..two_calls.clone()
+    };
     Ok(vec![
         two_calls.run(database).await?,
+        fingerprint.run(database).await?,
         one_transaction.run(database).await?,
     ])
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::database::{Database, TABLES};
-use crate::pgbench::{HELD, REQUEST, RESPONSE};
+use crate::pgbench::{HELD, REQUEST, RESPONSE, digest};
 use crate::table;
 
 /// Space that a key takes with its indexes, on all sides together and in the log.
@@ -35,7 +35,7 @@ const HOLD_PLPGSQL: &str = "SELECT count(*) FROM generate_series(1, $2::bigint) 
 /// Finished keys whose fingerprint the caller gives.
 const PRINTED: &str = "SELECT count(once.key_complete('printed', i::text, c.token, 201, $2::text::json)) \
     FROM generate_series(1, $1::bigint) i, \
-    LATERAL once.key_claim('printed', i::text, fingerprint => '\\xaabbccddeeff00112233445566778899aabbccddeeff00112233445566778899') c";
+    LATERAL once.key_claim('printed', i::text, fingerprint => $3::text::bytea) c";
 
 /// The lean table has the same keys.
 const LEAN: &str = "INSERT INTO raw.lean SELECT scope, key, fingerprint, 'completed', token, lease_until, reap_at, \
@@ -115,7 +115,9 @@ pub async fn remake(database: &Database, keys: u64) -> Result<()> {
     let held = i64::try_from(HELD)?;
     client.execute(HOLD, &[&REQUEST, &held]).await?;
     client.execute(HOLD_PLPGSQL, &[&REQUEST, &held]).await?;
-    client.execute(PRINTED, &[&held, &RESPONSE]).await?;
+    client
+        .execute(PRINTED, &[&held, &RESPONSE, &digest()])
+        .await?;
     for each in TABLES {
         client
             .batch_execute(&format!("VACUUM ANALYZE {each}"))
@@ -127,9 +129,11 @@ pub async fn remake(database: &Database, keys: u64) -> Result<()> {
 
 /// A stock that answered `mismatched` would be cheaper to ask, and nobody would see it.
 async fn check(database: &Database, keys: u64) -> Result<()> {
-    let ask = "SELECT count(*) FROM once.key_claim('printed', '1', fingerprint => '\\xaabbccddeeff00112233445566778899aabbccddeeff00112233445566778899') \
-               WHERE outcome = 'replayed'";
-    anyhow::ensure!(database.number(ask).await? == 1, "printed is not replayed");
+    let ask = format!(
+        "SELECT count(*) FROM once.key_claim('printed', '1', fingerprint => '{}') WHERE outcome = 'replayed'",
+        digest()
+    );
+    anyhow::ensure!(database.number(&ask).await? == 1, "printed is not replayed");
     for side in ["once", "plpgsql"] {
         let has_stock = keys > 0 && (side == "once" || keys <= MOST_FOR_PLPGSQL);
         for (scope, want) in [("stock", "replayed"), ("held", "in_progress")] {
