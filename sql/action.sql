@@ -6,13 +6,13 @@
 --   action_extend    a heartbeat that also reports a cancellation; called in the transaction of each item;
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
---   sweep (task action_release), after the holder died: claim_into -> revert_to, once the lease has expired (state s).
+--   sweep (task action_release): claim_into -> revert_to, once the lease has expired, as after a crash (state s).
 -- An ended lease stays for 24 hours, or until the next claim, so that a repeated call gets the same answer.
 -- The lease stores the row's next statuses, so the user's table needs no column for them.
 
--- Finish and release change no indexed column, so they are HOT updates. Calls leave look_at at or before the end of
--- the lease; only the sweep sets it to a later time. `id` is the first 16 bytes of SHA-256(machine, 0x00, row_id), in
--- UTF-8.
+-- Finish and release change no indexed column, so they are HOT updates. The action_* functions set look_at at most to
+-- the end of the lease, action_expire to now; only the sweep sets a later time. `id` is the first 16 bytes of
+-- SHA-256(machine, 0x00, row_id), in UTF-8.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -38,12 +38,12 @@ CREATE TABLE once.action_lease (
     CONSTRAINT action_lease_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90);
 CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
-COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed. Reached through the action_* functions only.';
+COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed or adopted. Reached through the action_* functions only.';
 COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microseconds since 2000 at the claim, or the previous token plus one.';
-COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease. After it a sweep may revert the row, or another claim may take it. An ended lease keeps its last value.';
+COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease: from then on a sweep may revert the row, or another claim may take it. Finish, release and sweep do not change it.';
 COMMENT ON COLUMN once.action_lease.look_at IS 'From this time on the sweep action_release looks at the lease.';
-COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; it is kept for 24 hours after that. NULL: held.';
-COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the finish that ended it. 0: none.';
+COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; the lease is kept for 24 hours after that. NULL: held.';
+COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the action_finish that ended the lease. 0: none did.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
 COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive sweeps that could not revert the row; each doubles the wait until the next try.';
 COMMENT ON COLUMN once.action_lease.attempts IS 'Consecutive claims of this step without a finish; 0 for an adopted row.';
@@ -53,9 +53,9 @@ COMMENT ON COLUMN once.action_lease.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.action_lease.row_id IS 'Id of the machine''s row, as text.';
 COMMENT ON COLUMN once.action_lease.claim_into IS 'The status that the row has while the lease is held.';
 COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a sweep puts the row back into.';
-COMMENT ON COLUMN once.action_lease.step_key IS 'The step that the row was claimed for. NULL, as is successful_state: action_adopt adopted the row.';
+COMMENT ON COLUMN once.action_lease.step_key IS 'The step that the row was claimed for; NULL if action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.step_status IS 'The status that the step began in; NULL: the same as revert_to.';
-COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into. NULL, as is step_key: action_adopt adopted the row.';
+COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL if action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.note IS 'The error of action_release or of the last sweep.';
@@ -69,7 +69,7 @@ CREATE FUNCTION once.action_claim(
     OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
-$$Claims one row for one step; never waits for a row or lease. requester: selects the claim state; lease: default the step's, then once.action_lease; holder: a new UUID per attempt; version: only at this version. outcome: claimed (commit before any foreign call), in_progress (retry after retry_after), cancelling (tear down), refused (other status or version, or no such requester), not_found, unclaimed (use transition).
+$$Claims one row for one step; never waits for a row or lease. requester: selects the claim state; lease: default the step's, then the setting once.action_lease; holder: a new UUID per attempt; version: only at this version. outcome: claimed (commit before any foreign call), in_progress (retry after retry_after), cancelling (tear down), refused (wrong status, version or requester), not_found, unclaimed (use transition).
 Errors: 42704 no such machine; 22023 bad argument; ON002 a trigger or policy suppresses the update; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.action_claim(
@@ -98,8 +98,8 @@ CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, json) IS
-$$Ends an action that succeeded, in the transaction of its writes; call it first there. patch: a JSON object of other columns to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, release, tear down).
-Errors: ON001 the lease is lost: delete what the action made outside the database, unless the HINT says to look first; ON006 this token has finished it already; ON002 a trigger or policy suppresses the update; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
+$$Ends an action that succeeded, in the transaction of its writes; call it before them. patch: a JSON object of other columns to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, release, tear down).
+Errors: ON001 the lease is lost: delete what the action made outside the database, unless the HINT says to look first; ON006 this token has finished the action already; ON002 a trigger or policy suppresses the update; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_finish(
     machine text, id "any", token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
@@ -123,7 +123,7 @@ COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
 CREATE FUNCTION once.action_expire(machine text, id text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. A row whose revert failed and was deferred is tried again by the next sweep. false: no lease is alive and nothing is deferred. Waits for a transaction that has the lease locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. A revert that failed and was deferred is tried again by the next sweep. false: no lease is alive, no revert is deferred. Waits for a transaction that has the lease locked.
 Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the machine's owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.action_expire(machine text, id "any")
@@ -143,7 +143,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows where a row stands: its status, who has it and for how long (lease_left is negative after the lease expired), and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. Without a lease, holder, claimed_at and lease_left are NULL; a missing id has no row. Ignores owners and rights on the table; never shows a token. Writes nothing.
+$$Shows a row's status, who holds it and for how long (lease_left is negative after the lease expired), and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. Without a lease, holder, claimed_at and lease_left are NULL; a missing id has no row. Ignores owners and rights on the table; never shows a token. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(
@@ -161,5 +161,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Within each machine they come in the order in which a sweep looks at them, roughly that of their ends. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Sorted, within each machine, by the time at which a sweep looks at the lease, roughly its end. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

@@ -5,11 +5,11 @@
 --                    one row in once.cancel;
 --   cancel_refund    marks every undecided item and credits the wallet, in one statement; a row in once.refund;
 --   cancel_items     lists the marked items; the caller deletes their artifacts;
---   cancel_confirm   confirms that all artifacts of a pass are deleted;
+--   cancel_confirm   records that the caller has deleted all artifacts of a pass;
 --   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
--- One statement sets an item's marker and credits the wallet, so no money is given back twice.
+-- One statement marks items that have no marker and credits their amounts, so no amount is credited twice.
 --
--- Lock order: see machine.sql. Writes to once.cancel and once.refund hold the lock of the machine's row, if any.
+-- Lock order: see machine.sql. Writes to once.cancel and once.refund hold the lock of the machine's row, if it exists.
 
 CREATE TABLE once.cancel (
     machine        text        COLLATE "C" NOT NULL,
@@ -28,7 +28,7 @@ CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
 COMMENT ON TABLE once.cancel IS 'The last teardown of each row of a machine, with its progress. Reached through the cancel_* functions only.';
 COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at the request; an id of another table is another row.';
+COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at the request; the same id in another table is another row.';
 COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when the extension found a flag that was set by hand.';
 COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: it has not.';
 COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
@@ -49,7 +49,7 @@ CREATE TABLE once.refund (
     wallet   text,
     role     text        NOT NULL
 );
--- A publication FOR ALL TABLES needs a replica identity. The table has no key, and its rows are only added.
+-- For publications FOR ALL TABLES. The table has no key; FULL costs nothing, since rows are only inserted.
 ALTER TABLE once.refund REPLICA IDENTITY FULL;
 CREATE INDEX refund_row ON once.refund (machine, row_id, pass);
 COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
@@ -68,7 +68,7 @@ SELECT pg_catalog.pg_extension_config_dump('once.refund', '');
 CREATE FUNCTION once.cancel_request(machine text, id text, OUT outcome text, OUT status text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
 COMMENT ON FUNCTION once.cancel_request(text, text) IS
-$$Sets the row's cancel flag. outcome: teardown (no action runs and none can start: tear down), accepted (the row is in a claim state: its holder reads cancelling, releases and tears down; if it dies, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal status), not_found.
+$$Sets the row's cancel flag. outcome: teardown (no action runs and none can start: tear down), accepted (the row is in a claim state: its holder reads cancelling, releases and tears down; if the holder dies, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal status), not_found.
 Errors: 42704 no such machine; 22023 the machine declares no cancel; ON002 a trigger or policy suppresses the update; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.cancel_request(machine text, id "any", OUT outcome text, OUT status text)
@@ -82,7 +82,7 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of the items for which when is true, in one statement. A repeated call credits nothing twice. items, amount: of this call; remaining: some items are undecided; pass: for cancel_confirm.
+$$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of the items that satisfy the definition's refund.when, in one statement. A repeat credits nothing twice. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
 Errors: ON002 the row is not flagged, is leased or in another terminal status, or a trigger or policy suppresses an update or changes an item; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
@@ -97,7 +97,7 @@ CREATE FUNCTION once.cancel_items(
     machine text, id text, after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_items';
 COMMENT ON FUNCTION once.cancel_items(text, text, text, integer) IS
-$$Lists the marked items of the row by key; the caller deletes their artifacts. Reads what is committed now, at every isolation level. after_id: the last item_id of the previous page; max: 1 to 100000.
+$$Lists the marked items of the row, sorted by key; the caller deletes their artifacts. Reads what is committed now, at every isolation level. after_id: the last item_id of the previous page; max: 1 to 100000.
 Errors: 42704 no such machine; 22023 bad argument.$$;
 
 CREATE FUNCTION once.cancel_items(
@@ -109,7 +109,7 @@ COMMENT ON FUNCTION once.cancel_items(text, "any", text, integer) IS
 CREATE FUNCTION once.cancel_confirm(machine text, id text, pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
 COMMENT ON FUNCTION once.cancel_confirm(text, text, bigint) IS
-$$Confirms that all artifacts that cancel_items listed after this pass of cancel_refund are deleted. A missing artifact counts as deleted. false: a later refund marked more; list again.
+$$Records that the caller has deleted all artifacts that cancel_items listed after this pass of cancel_refund. A missing artifact counts as deleted. false: a later refund marked more; list again.
 Errors: ON002 as cancel_refund; 22023 cancel_refund never returned this pass; 42704 no such machine.$$;
 
 CREATE FUNCTION once.cancel_confirm(machine text, id "any", pass bigint, OUT confirmed boolean)
@@ -145,7 +145,7 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items for which when is true. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again (after a DELETE or TRUNCATE) has the refunds of both rows. Reads as the tables' owner.
+$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items that satisfy the definition's refund.when. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again (after a DELETE or TRUNCATE) has the refunds of both rows. Reads as the tables' owner.
 Errors: 42704 no such machine; 22023 the machine declares no refund; 55000 in a session with temporary objects.$$;
 
 CREATE FUNCTION once.cancel_audit(

@@ -10,15 +10,15 @@
 -- A step of a saga has one row for its action and its compensation (inbox_barrier, modelled on the "sub-transaction
 -- barrier" of DTM):
 --   status a       the action ran;
---   status c       it ran and was compensated;
---   status s       its compensation came first: neither action nor compensation ever runs.
--- Answers depend on the clock and these columns alone, never on a sweep.
+--   status c       the action ran and was compensated;
+--   status s       the compensation came before the action: neither runs until the ttl ends.
+-- Answers depend on the clock and the row alone, never on whether a sweep has run.
 --
 -- Lock order: see machine.sql; several messages in one transaction: sorted by scope and name. inbox_accept waits for an
 -- open transaction with the same message. So two transactions that accept the same messages in different orders may
 -- end in a deadlock error.
 
--- `id` is a hash of the names, as in once.key. fillfactor leaves room for the verdict on the row's own page.
+-- `id` is a hash of the names: an index on texts would be larger. fillfactor leaves room on the page for the verdict.
 CREATE TABLE once.inbox (
     expires_at timestamptz NOT NULL,
     status     "char"      NOT NULL CHECK (status IN ('m', 'a', 'c', 's')),
@@ -33,12 +33,12 @@ CREATE INDEX inbox_reap ON once.inbox (expires_at);
 
 COMMENT ON TABLE once.inbox IS 'One row per message accepted and per step of a saga. Reached through the inbox_* functions only.';
 COMMENT ON COLUMN once.inbox.expires_at IS 'From then on the message or step counts as new.';
-COMMENT ON COLUMN once.inbox.status IS 'm: a message. Of a step, a: its action ran; c: it ran and was compensated; s: its compensation came before its action.';
-COMMENT ON COLUMN once.inbox.id IS 'First 16 bytes of SHA-256 over "inbox" or "barrier", then the names in UTF-8; a NUL byte precedes each text.';
+COMMENT ON COLUMN once.inbox.status IS 'm: a message; a: a step''s action ran; c: the action ran and was compensated; s: the compensation came before the action.';
+COMMENT ON COLUMN once.inbox.id IS 'First 16 bytes of SHA-256 over "inbox" or "barrier", then scope, name and any step in UTF-8; a NUL byte precedes each text.';
 COMMENT ON COLUMN once.inbox.scope IS 'The consumer: the namespace of its messages and sagas, 1 to 100 characters.';
-COMMENT ON COLUMN once.inbox.name IS 'message_id, or saga.';
+COMMENT ON COLUMN once.inbox.name IS 'message_id of a message, saga of a step.';
 COMMENT ON COLUMN once.inbox.step IS 'Name of the saga''s step; NULL: a message.';
-COMMENT ON COLUMN once.inbox.verdict IS 'What the handler recorded; NULL: nothing.';
+COMMENT ON COLUMN once.inbox.verdict IS 'The verdict that inbox_record stored; NULL: none.';
 SELECT pg_catalog.pg_extension_config_dump('once.inbox', '');
 
 CREATE FUNCTION once.inbox_accept(

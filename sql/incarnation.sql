@@ -3,7 +3,7 @@
 CREATE FUNCTION once.incarnation()
 RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS 'SELECT 0';
 COMMENT ON FUNCTION once.incarnation() IS
-$$The random number of this database's incarnation, kept in the body of this function. A restore of a dump makes a new one; a physical copy, a template and pg_upgrade keep it. Stored transaction ids and role OIDs are valid only while this number and the cluster's system identifier stay the same. In another incarnation all undelivered events are pending again, and owners are found by role name.$$;
+$$The random number of this database's incarnation, kept in the body of this function. A restored dump has a new number; a physical copy, a copy by CREATE DATABASE ... TEMPLATE and pg_upgrade keep the old one. Stored transaction ids and role OIDs are valid only while this number and the cluster's system identifier stay the same. In another incarnation all undelivered events are pending again, and owners are found by role name.$$;
 
 CREATE FUNCTION once.incarnation_renew()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_incarnation_renew';

@@ -1,10 +1,10 @@
 -- janitor: bounded passes over rows that are due.
 --
--- Every task takes about max rows with SKIP LOCKED, in the caller's transaction, and may run from many sessions at
--- once. Three tasks push stuck work forward: action_release, key_abandon and outbox_requeue. The others free space.
+-- A run of a task handles about `max` rows in the caller's transaction and skips locked rows. Many sessions may sweep
+-- at once. action_release, key_abandon and outbox_requeue make abandoned work available again. The others free space.
 -- Times come from the extension's one clock (pg_ext/src/clock.rs). docs/how-to/schedule.md has a table of the tasks.
 
--- The last run of each task, and of action_release for each machine; machine_assert reads it to
+-- The last run of each task, and of action_release for each machine; machine_assert reads these rows to
 -- find claim states that no sweep covers. A run with nothing to do is written at most every 30 seconds, so that an idle
 -- janitor hardly writes.
 CREATE TABLE once.janitor (
@@ -21,8 +21,8 @@ CREATE TABLE once.janitor (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.janitor IS 'A row for each sweep task, and of action_release also for each machine: its last run, and totals of all runs.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap, history_reap or outbox_retire.';
-COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. What action_release did for one machine is counted in that machine''s row only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with nothing to do is written only every 30 seconds (or a quarter of once.janitor_grace). So the value may be older by that time plus the pause between two runs (up to five minutes in an idle database).';
+COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. The rows of a machine that action_release handled are counted in the machine''s row only.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with nothing to do is recorded at most every 30 seconds (or every quarter of once.janitor_grace, if that is shorter). So the age of the value can reach that time plus the pause between two runs (up to five minutes in an idle database).';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: one per failed try of a row, per due row of a table that could not be locked, per failed subscriber. A task that failed as a whole counts 1.';
@@ -36,13 +36,13 @@ CREATE FUNCTION once.sweep(
     OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer, text, text) IS
-$$One bounded pass: about max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Waits for each lock up to once.sweep_lock_timeout and skips locked rows. machine: only with action_release, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
+$$One bounded pass: about max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Skips locked rows; waits for any other lock up to once.sweep_lock_timeout. machine: only with action_release, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
 Errors: 22023 bad argument, unknown task; 42704 no such machine; 25006 read-only; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)
 LANGUAGE c AS 'MODULE_PATHNAME', 'pg_once_sweep_all';
 COMMENT ON PROCEDURE once.sweep_all(integer) IS
-$$Runs every sweep task until nothing more is waiting, and commits after each batch of about max (1 to 1000000) rows: CALL once.sweep_all(). Sends a NOTICE for each task with work, and every five seconds. A failed task is counted, and the others go on. Ends after 20 rounds if rows become due all the time. May run from many sessions at once.
+$$Runs every sweep task until nothing more is waiting, and commits after each batch of about max (1 to 1000000) rows: CALL once.sweep_all(). Sends a NOTICE for each task with work, for a long task also every five seconds. A failed task is counted, and the others go on. Ends after 20 rounds at most, even if rows are due again. May run from many sessions at once.
 Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * FROM once.sweep() works there), 22023 bad argument, 25006 in a read-only session, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.janitor_status(
@@ -50,4 +50,4 @@ CREATE FUNCTION once.janitor_status(
     OUT failed bigint, OUT last_error text, OUT last_error_at timestamptz, OUT served_by text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
 COMMENT ON FUNCTION once.janitor_status() IS
-$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: up to 30 seconds late where nothing was due. done, failed: of all runs (machine NULL: without the machines' runs). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;
+$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: of the last run, or up to 30 seconds before. done, failed: of all runs (machine NULL: without the machines' runs). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;

@@ -5,29 +5,29 @@
 --   key_step       records in once.key_step that a foreign call begins; key_step_done records that it ended;
 --   key_advance    moves the recovery point in the transaction of the phase's own writes (HOT update);
 --   key_complete   stores the answer (status c; key_abort: a), one HOT update; later claims replay it;
---   key_release    gives the key back for a retry (status l); key_park leaves it to a person (status p);
+--   key_release    gives the key back for a retry (status l); key_park parks it for a verdict (status p);
 --   key_claim      by another caller after the lease expired: the same row, a larger token, attempt + 1; the sweep
 --                  task key_abandon finds such keys for completers (key_take_abandoned);
 --   (ttl ends)     the key is gone (410); a row with a large answer, state or request is emptied by the sweep task
 --                  key_tombstone (status g);
 --   (gone_for ends) the key is new again, and the sweep task key_reap deletes the row and its steps.
--- What a claim answers depends on the clock, the scope's options and these columns, never on whether a sweep has run.
+-- A claim's answer depends on the clock, the scope's options and the key's row, never on whether a sweep has run.
 --
 -- Lock order (binds callers too): the key's row first, its steps after it; several keys in one
--- transaction: sorted by scope and key. A claim never waits for a lock: it answers in_progress.
+-- transaction: sorted by scope and key. A claim never waits for a locked key: it answers in_progress.
 
--- Names and operators of this script are the server's own, even where another schema has the same names.
+-- Names and operators in this script resolve to pg_catalog, even if another schema has the same names.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- The schema belongs to the extension: DROP EXTENSION drops it and the rights on it.
 CREATE SCHEMA once;
 COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';
 
--- One row per logical request. Completing a key in its first lease changes no indexed column, so it is a HOT update
--- (more than 800 bytes of contents change reap_stage). fillfactor leaves room for the new version on the row's page:
--- measured with 90, 97 to 100 % of the updates are HOT; with 60, 98.6 to 100 %, but the table is half as large again.
+-- One row per logical request. Completing a key in its first lease changes no indexed column, so it can be a HOT update
+-- (except with over 800 bytes of contents: reap_stage changes). fillfactor leaves room for the new version on the page:
+-- measured with 90, 97 to 100 % of the updates are HOT; with 60, 98.6 to 100 %, but the table is 1.5 times as large.
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
--- The time of a UUIDv7 or ULID at the end of the key replaces the first four, so that new rows share few index pages.
+-- The time of a UUIDv7 or ULID that ends the key replaces the id's first 4 bytes, so that new rows share index pages.
 -- key_advance, key_extend, key_complete and key_abort write look_at only in lane 1, or to make the lease end earlier.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
@@ -66,12 +66,12 @@ CREATE INDEX key_look ON once.key (scope, look_lane, look_at);
 CREATE INDEX key_reap ON once.key (reap_stage, reap_at);
 
 COMMENT ON TABLE once.key IS 'One row per logical request: its lease, its recovery point and, once finished, its answer. Reached through the key_* functions only.';
-COMMENT ON COLUMN once.key.token IS 'Token of the present or last lease: the server''s clock in microseconds since 2000, or the previous token plus one. It grows as long as the key lives.';
+COMMENT ON COLUMN once.key.token IS 'Token of the present or last lease: the server''s clock in microseconds since 2000, or the previous token plus one. It grows until the key is deleted.';
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt began; max_lease_life counts from here.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'Lane 0: when the first lease ends, without its extensions; of a key that was in lane 1: when it was finished. Lane 1: when it is due for key_take_abandoned (infinity: parked by a call).';
-COMMENT ON COLUMN once.key.reap_at IS 'From this time on a sweep reads the key. Stage 0: at or before the earliest end of gone_for (key_reap). Stage 1: the expiry (key_tombstone).';
+COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the end of the first lease, not counting extensions; for a key that was in lane 1, when it was finished. In lane 1: when key_take_abandoned may take the key (infinity: parked by key_park).';
+COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0 (key_reap): at or before the end of gone_for, by the options when this was written. In reap_stage 1 (key_tombstone): the end of the ttl.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
@@ -80,7 +80,7 @@ COMMENT ON COLUMN once.key.reap_stage IS '0: deleted as a whole by key_reap; 1: 
 COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by a sweep. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote the 1 (a later one reads it as 2); 2 yes, in an earlier one.';
-COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 are the first 32 of its 48 bits of time.';
+COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 bytes are the upper 32 of its 48 bits of time.';
 COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
 COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
 COMMENT ON COLUMN once.key.recovery_point IS 'Where the next attempt goes on: the point of the last key_advance; "started" before the first.';
@@ -91,7 +91,7 @@ COMMENT ON COLUMN once.key.finished_at IS 'When it was completed or aborted; its
 COMMENT ON COLUMN once.key.response_code IS 'The answer''s code, as key_complete, key_abort or key_resolve stored it; NULL: unfinished, or a tombstone.';
 COMMENT ON COLUMN once.key.response_body IS 'The answer''s body, byte for byte; NULL: none, unfinished, or a tombstone.';
 COMMENT ON COLUMN once.key.response_headers IS 'The answer''s headers, byte for byte; NULL: none, unfinished, or a tombstone.';
-COMMENT ON COLUMN once.key.note IS 'Last error (release) or reason (park).';
+COMMENT ON COLUMN once.key.note IS 'The error of the last key_release or the reason of the last key_park, whichever is newer; NULL: none, or a tombstone.';
 COMMENT ON COLUMN once.key.request IS 'The request of the first claim, where the scope has keep_request; NULL: not kept, none, or a tombstone.';
 COMMENT ON COLUMN once.key.resolved_attempt IS 'The parked attempt of the last key_resolve; NULL: none yet.';
 COMMENT ON COLUMN once.key.resolved_verdict IS 'The verdict of the last key_resolve: r retry, c complete, a abort; NULL: none yet.';
@@ -119,7 +119,7 @@ COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.'
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
 COMMENT ON COLUMN once.key_step.begun IS 'Attempts that began this version of the step.';
 COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the on_abort events in reverse.';
-COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in which on_complete steps ended.';
+COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in which the steps with an on_complete event ended; NULL: it has no such event.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began it.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
 COMMENT ON COLUMN once.key_step.done_at IS 'When the end of the call was recorded; NULL: not recorded, but the other side may have acted.';
@@ -156,19 +156,19 @@ COMMENT ON COLUMN once.scope.on_expiry IS 'What happens to a key whose lease exp
 COMMENT ON COLUMN once.scope.max_attempts IS 'Attempts until a key is parked; NULL: 25; 0: no limit.';
 COMMENT ON COLUMN once.scope.keep_request IS 'True: once.key keeps the request of the first claim; false or NULL: it does not.';
 COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.';
-COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. The oid counts in the incarnation that wrote it. Elsewhere (after a restore) the name counts, and without a role of that name only superusers may use the scope.';
+COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. The oid counts in the incarnation that wrote it. In another incarnation (a restore) the role of the stored name counts; without such a role only superusers may use the scope.';
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name, brought up to date by sweeps and by calls that set options or rights; NULL: no owner.';
 COMMENT ON COLUMN once.scope.owner_incarnation IS 'The incarnation in which the owner''s oid counts (once.incarnation, with the system identifier); NULL: no owner.';
 
--- The progress of the sweep task key_abandon (key/abandon.rs). Without rows it reads everything from the beginning, so
--- neither table is dumped.
+-- key_mark and key_locked: the progress of the sweep task key_abandon (key/abandon.rs). A dump omits their rows:
+-- without rows the task reads all keys from the beginning.
 CREATE TABLE once.key_mark (
     waits_for text        COLLATE "C" NOT NULL CONSTRAINT key_mark_pkey PRIMARY KEY,
     look_at   timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
 COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when the mark moved on, and that may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'Of the mark: every key with look_at up to here is finished, in lane 1 or in once.key_locked, or a transaction of waits_for claimed it. Of a transaction: the keys that it claimed have a later look_at.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished, in lane 1 or in once.key_locked, or was claimed by a transaction that has a row here. In a transaction''s row: the keys that it claimed have a later look_at.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -242,7 +242,7 @@ CREATE FUNCTION once.key_step(
     OUT done boolean, OUT result json, OUT attempted integer, OUT first_at timestamptz, OUT derived_key text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
-$$Records that a foreign call begins; commit before the call. done: it has ended with result; do not call again. attempted: earlier attempts without a recorded end, the first at first_at; above 0 the other side may have acted. derived_key: the idempotency key to send.
+$$Records that a foreign call begins; commit before the call. done: the call has ended with result; do not repeat it. attempted: earlier attempts without a recorded end, the first at first_at; above 0 the other side may have acted. derived_key: the idempotency key to send.
 on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the event that key_abort emits to undo the call; NULL keeps the old event.
 Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or the topic has another owner.$$;
 
@@ -274,7 +274,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired (a first lease: before the last sweep, key_abandon). It skips parked and locked keys; above READ COMMITTED also keys that have changed since the snapshot. request is filled where the scope has keep_request. A holder whose leases are alive gets these keys again, and no new ones.
+$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired (a first lease: only after the sweep key_abandon). It skips parked and locked keys; above READ COMMITTED also keys that have changed since the snapshot. request is filled where the scope has keep_request. A holder whose leases are alive gets these keys again, and no new ones.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(

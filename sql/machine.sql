@@ -2,7 +2,7 @@
 --
 -- A machine's life in the order of its calls:
 --   machine_define   checks the whole definition and stores it in once.machine;
---   machine_guard    puts triggers on the user's tables that refuse every undeclared write;
+--   machine_guard    puts triggers on the user's tables, which refuse undeclared moves;
 --   transition       makes one declared move of one row, or says why not;
 --   machine_check    compares the definition with the tables as they are now;
 --   machine_assert   raises an error while no sweep covers a claim state;
@@ -12,10 +12,10 @@
 -- locks:
 --   1. batches by token, 2. keys (sorted by scope and key) and inbox messages, 3. the machine's row (several: by id),
 --   4. its lease, 5. items by key, 6. wallets by key, 7. dedupe keys.
--- A machine's row is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does not conflict. Only
--- cancel_finish locks it FOR UPDATE, to see every item: a transaction that wrote items should not call it.
--- Once it has that lock, cancel_finish waits for nothing.
--- A session that holds a machine's row never waits for another session's lease.
+-- A machine's row (in the user's table) is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does
+-- not conflict. Only cancel_finish locks it FOR UPDATE, to see every item, and then waits for no other lock. Two
+-- transactions that wrote items of one row and then call cancel_finish would deadlock.
+-- A session that has a machine's row locked waits for no lease except that of its own token.
 
 -- The tables are regclass, so they may be renamed, and a dump has their names. Columns and predicates are text, with
 -- every name qualified. `definition` is normalised: the tables' names and the owner have columns of their own.
@@ -47,8 +47,8 @@ COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and 
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
 -- The moves of machines whose definition has the member history. n orders the moves of a row: the server's clock in
--- microseconds since 2000, or the session's last number plus one. If a machine's definition no longer has that member,
--- the next sweep (history_reap) deletes its rows.
+-- microseconds since 2000, or the session's last number plus one. If a definition loses that member, the sweep task
+-- history_reap deletes the machine's rows from this table.
 CREATE TABLE once.machine_move (
     n           bigint      NOT NULL,
     at          timestamptz NOT NULL,
@@ -111,19 +111,19 @@ Errors: ON004.$$;
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
-$$Puts triggers on a machine's table and items, or takes them off. They refuse with ON002:
-On the table: an undeclared move; a move into or out of a claim state without a lease; an INSERT of a claimed, cancelled or flagged row; a change of the flag, or of the id of a claimed or cancelled row; a DELETE during a teardown.
-On the items: setting the marker; changing marker, amount or row of a marked item; deleting it before the row is cancelled; an undecided item of a cancelled row.
-Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the whole transaction again.$$;
+$$Puts triggers on a machine's table and items, or removes them. They refuse with ON002, outside of the extension's calls:
+Table: an undeclared move; a move into or out of a claim state; an INSERT of a claimed, cancelled or flagged row; a change of the flag; a new id of a claimed, flagged or cancelled row; a DELETE during a teardown.
+Items: setting the marker; changing marker, amount or row of a marked item; deleting it before its row is cancelled; an undecided item for a cancelled row.
+Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the transaction again.$$;
 
--- The triggers' function; the machine's name is its argument. Not for calling.
+-- The guard's two trigger functions; the argument of their triggers is the machine's name.
 CREATE FUNCTION once.machine_guard_row()
 RETURNS trigger LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard_row';
 COMMENT ON FUNCTION once.machine_guard_row() IS 'The function of the guard''s triggers on a machine''s table. machine_guard creates the triggers.';
 
 CREATE FUNCTION once.machine_guard_item()
 RETURNS trigger LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard_item';
-COMMENT ON FUNCTION once.machine_guard_item() IS 'The guard''s trigger on a machine''s items. Made by machine_guard.';
+COMMENT ON FUNCTION once.machine_guard_item() IS 'The function of the guard''s triggers on a machine''s items. machine_guard creates the triggers.';
 
 CREATE FUNCTION once.transition(
     machine text, id text, to_status text, from_status text[] = NULL, patch json = NULL, requester text = NULL,

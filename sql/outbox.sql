@@ -1,26 +1,26 @@
--- outbox: events that leave the database, at least once on the wire and once by delivery key.
+-- outbox: events for other systems, delivered at least once; a receiver can dedupe them by delivery key.
 --
--- The log. outbox_emit inserts one row into the current segment (once.event_0 to event_3), and no row is ever
--- updated. Batches are appended too: the last batch of a lane says how far the subscriber has come in that lane.
--- A success updates nothing in place and deletes nothing one by one, so an old snapshot has nothing to hold back
--- (as in PgQ).
+-- The log. outbox_emit inserts a row into the current segment (once.event_0 to event_3), whose rows are never updated.
+-- Batches are appended, too: the last batch of a lane stores how far the subscriber has read that lane. A take and an
+-- ack of events that never failed only insert rows, so an old snapshot has no dead rows of theirs to hold back (as in
+-- PgQ).
 --   outbox_emit    one insert: event_id from a sequence, the transaction's id beside it;
 --   outbox_take    looks at the lane's last batch, reads on from there, appends a batch with a token;
 --   outbox_ack     appends a receipt: these events of the batch are done;
---   outbox_nack    (or an expired lease) moves events one by one to once.retry, and from there to once.dead;
+--   outbox_nack    (or an expired lease) puts each event into once.retry, or into once.dead if it is dead;
 --   outbox_retire  (a sweep) opens another segment, copies the events that are still needed to once.event_kept,
 --                  and truncates the old one once every snapshot that is left sees these copies.
 --
--- A lane stores how far it has come as (seen_from, seen_to, last_id): two snapshots and an event id. Events that are
--- visible in seen_to and not in seen_from are the window. They are handed out in the order of their ids, so far up to
--- last_id. Events of a transaction that was running in seen_from are found by the transaction's id. So an event that
--- commits late is never skipped, and an open transaction delays only its own events.
+-- The last batch of a lane stores the position as (seen_from, seen_to, last_id): two snapshots and an event id. Events
+-- that are visible in seen_to and not in seen_from are the window. They are handed out in the order of their ids;
+-- last_id is the position in this order. Events of a transaction that was running in seen_from are found by its xid.
+-- So an event that commits late is never skipped, and an open transaction delays only its own events.
 --
--- Lanes: an order_key hashes to one of the lanes 1 to `lanes`, each in one live batch at a time. Events without
--- order_key are spread over the lanes 0 and -2 to -8, so that takes do not wait for each other; 64 consecutive ids
--- share a lane. Any number of batches may share such a lane. A take reads lane after lane until it has enough.
+-- Lanes: an order_key hashes to one of the lanes 1 to `lanes`; each is in one open batch of a subscriber at a time.
+-- Events without order_key are spread over the lanes 0 and -2 to -8 (64 consecutive ids share a lane). Any number of
+-- open batches may share one of these, so takes need not wait. A take reads lane after lane until it has enough.
 --
--- Lock order: a lane (in the advisory space of the extension, 0x6f6e); the row of the batch; a topic's subscribers (in
+-- Lock order: a lane (an advisory lock in the extension's space, 0x6f6e); the batch's row; a topic's subscribers (in
 -- the same space: shared by a delayed emit, exclusive for a change of subscribers); dedupe keys. An emitter locks its
 -- segment as any INSERT does, and then makes sure that the segment is still the current one.
 
@@ -38,8 +38,8 @@ CREATE TABLE once.series (
     series  integer NOT NULL CONSTRAINT series_pkey PRIMARY KEY,
     incarnation bigint NOT NULL
 );
-COMMENT ON TABLE once.series IS 'A row for each incarnation that emitted events or created subscribers; the largest series is the present.';
-COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; events, batches and subscribers carry it.';
+COMMENT ON TABLE once.series IS 'A row for each incarnation that emitted events or created subscribers; the largest series is the latest.';
+COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; stored in events, batches, subscribers and dead letters.';
 COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation (once.incarnation, with the system identifier).';
 
 CREATE TABLE once.topic (
@@ -54,10 +54,10 @@ CREATE TABLE once.topic (
 );
 COMMENT ON TABLE once.topic IS 'Topics and their options (topic_set); NULL: the default.';
 COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_id; never used again.';
-COMMENT ON COLUMN once.topic.subscribers IS 'How many rows once.subscriber has for it.';
+COMMENT ON COLUMN once.topic.subscribers IS 'Number of the topic''s rows in once.subscriber.';
 COMMENT ON COLUMN once.topic.lanes IS 'Lanes of events with an order_key, 1 to 1000; NULL: 16.';
 COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The role''s number counts in the incarnation that wrote it. Elsewhere (after a restore) the name counts, and without a role of that name only superusers may use the topic.';
+COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The oid counts in the incarnation that wrote it. In another incarnation (a restore) the role of the stored name counts; without such a role only superusers may use the topic.';
 COMMENT ON COLUMN once.topic.owner_name IS 'As once.scope.owner_name.';
 COMMENT ON COLUMN once.topic.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';
@@ -80,15 +80,15 @@ CREATE TABLE once.subscriber (
 COMMENT ON TABLE once.subscriber IS 'Subscribers of topics and their options (subscriber_set); NULL: the default.';
 COMMENT ON COLUMN once.subscriber.subscriber_id IS 'Number of the subscriber, from once.outbox_id; never used again.';
 COMMENT ON COLUMN once.subscriber.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.subscriber.start_series IS 'The series in which it was created: it begins there, after start_seen.';
+COMMENT ON COLUMN once.subscriber.start_series IS 'The series in which the subscriber was created. Its first window begins in this series, after start_seen.';
 COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is dead; NULL: 10.';
-COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Wait after the first failure, in microseconds; doubles with each failure; NULL: 1 second.';
-COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest such wait, in microseconds; NULL: 1 hour.';
+COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'The longest backoff after the first failure, in microseconds; doubles with each failure; NULL: 1 second.';
+COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest backoff after any failure, in microseconds; NULL: 1 hour.';
 COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
 COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest lease of a batch, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.subscriber.dead_for_us IS 'How long a dead letter can be read and redriven, in microseconds; NULL: until it is redriven or discarded.';
 COMMENT ON COLUMN once.subscriber.paused IS 'While true, a take answers no rows.';
-COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot at its creation, as in once.batch.seen_to. The subscriber begins with the events that were not visible then.';
+COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot at the subscriber''s creation, in the format of once.batch.seen_to. The subscriber begins with the events that were not visible then.';
 COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
 -- Which segment is written to: the one opened last (none: 0).
@@ -102,7 +102,7 @@ COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.eve
 COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3, as in the table''s name (once.event_0 to once.event_3).';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
 COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when every needed event had been copied to once.event_kept. The segment may be truncated once no snapshot from before that time is left. NULL: not drained.';
-COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid means something.';
+COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid is valid.';
 
 -- The log. Narrow and never updated; fillfactor 100.
 CREATE TABLE once.event_0 (
@@ -117,25 +117,25 @@ CREATE TABLE once.event_0 (
     payload    json
 ) WITH (autovacuum_vacuum_insert_threshold = 1000000);
 -- The other tables of events copy these comments.
-COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order, except those committed or redriven late.';
-COMMENT ON COLUMN once.event_0.xid IS 'The emitting transaction, with its epoch; counts in the incarnation of its series.';
+COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order, except events that were committed late or redriven.';
+COMMENT ON COLUMN once.event_0.xid IS 'Id of the emitting transaction, with its epoch; valid in the incarnation of the event''s series.';
 COMMENT ON COLUMN once.event_0.emitted_at IS 'When it was emitted; its transaction was committed later.';
 COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
 COMMENT ON COLUMN once.event_0.lane IS 'With an order_key: 1 to the topic''s lanes. Without: 0 or -2 to -8. Delayed or redriven: -1.';
 COMMENT ON COLUMN once.event_0.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_0.order_key IS 'As given to outbox_emit or by a step, or of a machine''s move; NULL: none, delivered in any order.';
+COMMENT ON COLUMN once.event_0.order_key IS 'The order_key given to outbox_emit or in a step''s event; for a machine''s move machine/id (or its SHA-256 in hex, if that is too long). NULL: none, delivered in any order.';
 COMMENT ON COLUMN once.event_0.headers IS 'As given to outbox_emit; NULL: none.';
-COMMENT ON COLUMN once.event_0.payload IS 'As given to outbox_emit or by a step, byte for byte; or the description of a machine''s move.';
+COMMENT ON COLUMN once.event_0.payload IS 'The payload given to outbox_emit or in a step''s event, byte for byte; or the description of a machine''s move.';
 CREATE TABLE once.event_1 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
 CREATE TABLE once.event_2 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
 CREATE TABLE once.event_3 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
--- Events that must outlive their segment: delayed or redriven (lane -1), in once.retry or an open batch, or not yet
--- seen by a lagging subscriber. A sweep deletes the rows that no subscriber needs.
+-- Copies of events that are needed longer than their segment: by once.retry, an open batch or a lagging subscriber.
+-- Delayed and redriven events are here, too (lane -1). A sweep deletes the rows that no subscriber needs.
 CREATE TABLE once.event_kept (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS);
--- Indexes by position, and by transaction for events that commit late.
+-- Indexes by position, and by transaction to find events that commit late.
 CREATE UNIQUE INDEX event_0_position ON once.event_0 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_1_position ON once.event_1 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_2_position ON once.event_2 (topic_id, lane, event_id);
@@ -158,7 +158,7 @@ COMMENT ON TABLE once.event_2 IS 'A segment of the log of events, as once.event_
 COMMENT ON TABLE once.event_3 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_kept IS 'Events that are needed longer than their segment, and delayed or redriven ones (lane -1).';
 
--- The batches that outbox_take handed out, and how far their lanes had come then.
+-- The batches that outbox_take handed out, and how far their lanes had been read then.
 CREATE TABLE once.batch (
     token         bigint      NOT NULL,
     taken_at      timestamptz NOT NULL,
@@ -177,19 +177,19 @@ CREATE TABLE once.batch (
     CONSTRAINT batch_pkey PRIMARY KEY (subscriber_id, token, lane)
 ) WITH (fillfactor = 90);
 CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
-COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, with a row for each lane; the last row of a lane says how far the lane has come.';
-COMMENT ON COLUMN once.batch.token IS 'The lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
+COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, with a row for each lane; the last row of a lane stores how far the lane has been read.';
+COMMENT ON COLUMN once.batch.token IS 'Token of the lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
 COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken. For max_lease_life the row with the lowest lane counts.';
 COMMENT ON COLUMN once.batch.lease_until IS 'End of the lease. For a batch the row with the lowest lane counts.';
 COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that took it.';
-COMMENT ON COLUMN once.batch.lane IS 'The lane that these events were taken from.';
+COMMENT ON COLUMN once.batch.lane IS 'The lane from which the events of this row were taken.';
 COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window (seen_from to seen_to) up to this event_id has been handed out, or waits behind an earlier event of its order_key; 0: none yet.';
-COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events have rows in once.retry.';
+COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events were taken from once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
 COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: all events that the take read here wait behind earlier ones of their order_key.';
-COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, written as seen_to.';
-COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, event id below those of later transactions, last event id, running xids ...}. Zeros: before the first event of a series; the largest bigint: all of a series that is over.';
+COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, stored in the format of seen_to.';
+COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, last event id before these were read, last event id after, running xids ...}. Zeros: before the first event of a series; the largest bigint: after the last event of an earlier series.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
 COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that still held events when this one was taken.';
 
@@ -214,7 +214,7 @@ CREATE TABLE once.receipt (
     dead          boolean[],
     CONSTRAINT receipt_pkey PRIMARY KEY (subscriber_id, token, n)
 );
--- As in once.batch.
+-- No statistics, for the same reasons as in once.batch.
 ALTER TABLE once.receipt
     ALTER COLUMN event_ids SET STATISTICS 0, ALTER COLUMN attempts SET STATISTICS 0, ALTER COLUMN next_at SET STATISTICS 0,
     ALTER COLUMN dead SET STATISTICS 0;
@@ -227,11 +227,11 @@ COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this 
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all events of the batch at once.';
-COMMENT ON COLUMN once.receipt.attempts IS 'For n: element i of attempts, next_at and dead is the answer for event_ids[i]; event_ids may be longer.';
-COMMENT ON COLUMN once.receipt.next_at IS 'For n: when each event may be taken again; infinity: it is dead, or waits behind an earlier one of its order_key. NULL: not a nack.';
-COMMENT ON COLUMN once.receipt.dead IS 'For n: which of the events are dead now. NULL: not a nack.';
+COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, next_at and dead is the answer for event_ids[i]. Later event_ids were not named; they left with an earlier event of their order_key.';
+COMMENT ON COLUMN once.receipt.next_at IS 'If kind is n: when each event may be taken again; infinity: it is dead, or waits behind an earlier event of its order_key. NULL: not a nack.';
+COMMENT ON COLUMN once.receipt.dead IS 'If kind is n: whether each event is dead. NULL: not a nack.';
 
--- Events that are handled one by one: nacked, expired, delayed, redriven, or behind such a one of their order_key.
+-- Events that are handled one by one: nacked, expired, delayed, redriven, or behind an earlier one of their order_key.
 CREATE TABLE once.retry (
     due_at        timestamptz NOT NULL,
     event_id      bigint      NOT NULL,
@@ -247,8 +247,8 @@ CREATE TABLE once.retry (
 );
 CREATE INDEX retry_due ON once.retry (subscriber_id, lane, suspect, due_at, event_id);
 CREATE INDEX retry_key ON once.retry (subscriber_id, lane, order_key, event_id) WHERE order_key IS NOT NULL;
-COMMENT ON TABLE once.retry IS 'Events of a subscriber that are handled one by one: nacked, expired, delayed, redriven, or behind such a one of their order_key.';
-COMMENT ON COLUMN once.retry.due_at IS 'When it may be taken again; infinity while it is in a batch, or waits behind the first event of its order_key.';
+COMMENT ON TABLE once.retry IS 'Events of a subscriber that are handled one by one: nacked, expired, delayed, redriven, or behind an earlier event of their order_key in this table.';
+COMMENT ON COLUMN once.retry.due_at IS 'When the event may be taken; infinity while it is in a batch, or waits behind the first event of its order_key.';
 COMMENT ON COLUMN once.retry.event_id IS 'The event, which is in one of once.event_0 to once.event_3 or in once.event_kept.';
 COMMENT ON COLUMN once.retry.token IS 'The batch that it is in; NULL: in none.';
 COMMENT ON COLUMN once.retry.subscriber_id IS 'Number of the subscriber.';
@@ -281,13 +281,13 @@ COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts,
 COMMENT ON COLUMN once.dead.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.dead.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dead.event_id IS 'The event.';
-COMMENT ON COLUMN once.dead.xid IS 'The emitting transaction, with its epoch; counts in the incarnation of its series.';
+COMMENT ON COLUMN once.dead.xid IS 'Id of the emitting transaction, with its epoch; valid in the incarnation of the event''s series.';
 COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted.';
 COMMENT ON COLUMN once.dead.died_at IS 'When it died.';
 COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series).';
 COMMENT ON COLUMN once.dead.attempts IS 'Attempts that counted, since it was emitted or last redriven.';
 COMMENT ON COLUMN once.dead.redriven IS 'How often it had been dead and redriven before.';
-COMMENT ON COLUMN once.dead.kind IS 'The kind of its last failure: that of outbox_nack, or expired (its last lease expired).';
+COMMENT ON COLUMN once.dead.kind IS 'The kind of its last failure: as given to outbox_nack, or expired (its last lease expired).';
 COMMENT ON COLUMN once.dead.error IS 'The error that outbox_nack was given when it died; NULL: none.';
 COMMENT ON COLUMN once.dead.order_key IS 'The event''s order_key; NULL: none.';
 COMMENT ON COLUMN once.dead.headers IS 'The event''s headers; NULL: none.';
@@ -304,13 +304,13 @@ CREATE TABLE once.delivery (
     CONSTRAINT delivery_pkey PRIMARY KEY (subscriber_id, event_id, token)
 );
 CREATE INDEX delivery_at ON once.delivery (at);
-COMMENT ON TABLE once.delivery IS 'Attempts that failed (outbox_deliveries).';
+COMMENT ON TABLE once.delivery IS 'Failed attempts that counted; outbox_deliveries lists them.';
 COMMENT ON COLUMN once.delivery.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.delivery.token IS 'The batch in which it failed.';
 COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt among those that counted, 1 for the first; begins anew after a redrive.';
 COMMENT ON COLUMN once.delivery.event_id IS 'The event.';
 COMMENT ON COLUMN once.delivery.at IS 'When the attempt ended.';
-COMMENT ON COLUMN once.delivery.kind IS 'The kind of outbox_nack, or expired (the lease expired).';
+COMMENT ON COLUMN once.delivery.kind IS 'The kind given to outbox_nack, or expired (the lease expired).';
 COMMENT ON COLUMN once.delivery.error IS 'The error that outbox_nack was given; NULL: none.';
 
 CREATE TABLE once.dedupe (
@@ -357,7 +357,7 @@ CREATE FUNCTION once.outbox_take(
     OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_take';
 COMMENT ON FUNCTION once.outbox_take(text, text, integer, interval) IS
-$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing is due; fewer rows than max: more may be due. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
+$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing can be taken now; fewer rows than max: more may be due. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
@@ -372,7 +372,7 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$Marks events of the batch as failed (NULL: all, but only the first of each order_key counts an attempt). Each retries after retry_after or the backoff; after max_attempts it is dead. Later events of its order_key wait behind it. kind: for the metrics; released: counts no attempt; never: dead at once. error: kept for outbox_deliveries.
+$$Marks events of the batch as failed (NULL: all). Of each order_key only the first counts an attempt; later ones leave the batch, too, and wait behind it. An event retries after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics; released: counts no attempt; never: dead at once. error: kept for outbox_deliveries.
 Errors: ON006 an earlier transaction has ended one of them with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
@@ -384,7 +384,7 @@ Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all options. dedupe_for: how long a dedupe_key counts (24 hours). lanes: 1 to 1000 (16), the most batches with order keys leased at once; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all options. dedupe_for: how long a dedupe_key counts (24 hours). lanes: 1 to 1000 (16), the most leased batches with order keys per subscriber; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
 Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes beside an open emit; 42501 not a member of the present and the new owner; 40001 a lost race; 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.topic_get(topic text)
@@ -400,8 +400,8 @@ $$Removes a topic that has no subscribers left. Errors: 55006 it has subscribers
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters), which begins with later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens are remembered. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
-Errors: 42704, 22023 an option or value, 42501 another owner, 40001 a lost race, 25006.$$;
+$$Creates a subscriber (1 to 100 characters) for later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the nth retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens are remembered. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
+Errors: 42704 no such topic, 22023 an option or value, 42501 another owner, 40001 a lost race, 25006.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text)
 RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_get';

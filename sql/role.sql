@@ -1,11 +1,11 @@
 -- role: rights of roles. All grants of the extension are in this file.
 --
--- PUBLIC gets nothing except shard_of. Where grant_role has opened nothing, only the extension's owner may call a
--- function. The functions reach the extension's tables by themselves, so no role needs a right on a table.
+-- PUBLIC gets nothing except shard_of. Without a grant only the extension's owner may call the other functions. They
+-- access the extension's tables whatever the caller's rights, so no role needs a right on these tables.
 
 -- The functions and procedures of each kind of rights; grant_role applies these rows. An upgrade that adds functions
--- replaces the view and calls grant_role again for the rows of once.role_grant. It is a view, because rows of a
--- table that this script fills would collide with the first copy of a logical subscription.
+-- replaces the view and calls grant_role again for the rows of once.role_grant. This is a view, because
+-- rows that this script inserts into a table would collide with the first copy of a logical subscription.
 CREATE VIEW once.role_function (kind, function_name) AS
     WITH opened (kind, function_name) AS (VALUES
     ('use', 'key_claim'), ('use', 'key_advance'), ('use', 'key_complete'),
@@ -37,9 +37,9 @@ CREATE VIEW once.role_function (kind, function_name) AS
     SELECT 'operate', function_name FROM opened WHERE kind IN ('use', 'observe');
 COMMENT ON VIEW once.role_function IS 'The functions that each kind of grant_role opens; operate includes the functions of use and observe.';
 COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
-COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once, with any arguments.';
+COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once, whatever its arguments.';
 
--- A role's number counts in the incarnation that wrote it; after a restore the row means the role of that name.
+-- A role's OID is valid in the incarnation that wrote it; after a restore the row means the role named role_name.
 CREATE TABLE once.role_grant (
     role      oid    NOT NULL,
     role_name name   NOT NULL,
@@ -48,9 +48,9 @@ CREATE TABLE once.role_grant (
     CONSTRAINT role_grant_pkey PRIMARY KEY (role, incarnation, kind)
 );
 COMMENT ON TABLE once.role_grant IS 'The grants of grant_role; an upgrade applies them again.';
-COMMENT ON COLUMN once.role_grant.role IS 'Number of the role, valid in the row''s incarnation; after a restore role_name counts.';
+COMMENT ON COLUMN once.role_grant.role IS 'OID of the role, valid in the row''s incarnation; after a restore role_name counts.';
 COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by sweeps and by calls that set options or rights.';
-COMMENT ON COLUMN once.role_grant.incarnation IS 'The incarnation in which the role''s number is valid.';
+COMMENT ON COLUMN once.role_grant.incarnation IS 'The incarnation in which the role''s OID is valid.';
 COMMENT ON COLUMN once.role_grant.kind IS 'Kind of the grant: use, operate or observe.';
 SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
 
@@ -63,12 +63,12 @@ Errors: 22023 an unknown kind, 42704 no such role.$$;
 CREATE FUNCTION once.revoke_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_revoke_role';
 COMMENT ON FUNCTION once.revoke_role(regrole, text) IS
-'Takes back a grant of grant_role. Functions that another kind of this role includes remain open. For the extension''s owner. Errors: 22023 an unknown kind, 42704 no such role.';
+'Takes back a grant of grant_role. The role keeps the functions of its other kinds. For the extension''s owner. Errors: 22023 an unknown kind, 42704 no such role.';
 
 CREATE FUNCTION once.role_list(OUT role text, OUT kind text)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_role_list';
 COMMENT ON FUNCTION once.role_list() IS
-'Lists the grants of grant_role: a row for each role and kind. Rights that were granted by hand, or through membership in a role, are not in it. Writes nothing.';
+'Lists the grants of grant_role: a row for each role and kind. Rights that were granted by hand, or through membership in a role, are not listed. Writes nothing.';
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
 

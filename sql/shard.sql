@@ -1,7 +1,7 @@
 -- shard: which slice of the routing values this database holds.
 --
--- One shard is one database; their number is chosen once and never changes. A shard moves between clusters as a whole,
--- by PostgreSQL's own means; the pooler has the map of databases. Claims of another shard's keys are refused (ON007).
+-- One shard is one database; the number of shards never changes. A shard moves between clusters as a whole, by
+-- PostgreSQL's own means; the pooler maps databases to clusters. Claims of another shard's keys are refused (ON007).
 
 -- At most one row.
 CREATE TABLE once.shard (
@@ -14,8 +14,8 @@ CREATE TABLE once.shard (
 COMMENT ON TABLE once.shard IS 'Which shard this database is, as set by shard_set. No row: it is not a shard.';
 COMMENT ON COLUMN once.shard.one IS 'Always true: at most one row.';
 COMMENT ON COLUMN once.shard.shard IS 'Number of the shard, from 0.';
-COMMENT ON COLUMN once.shard.shards IS 'How many shards there are.';
-COMMENT ON COLUMN once.shard.routing IS 'key: the routing value stands in the key (message, saga); scope: in the scope.';
+COMMENT ON COLUMN once.shard.shards IS 'The number of shards.';
+COMMENT ON COLUMN once.shard.routing IS 'key: the routing value is taken from the key, message or saga; scope: from the scope.';
 COMMENT ON COLUMN once.shard.separator IS 'The routing value ends before the first occurrence of this text.';
 SELECT pg_catalog.pg_extension_config_dump('once.shard', '');
 
@@ -28,7 +28,7 @@ Errors: 22023 bad argument.$$;
 CREATE FUNCTION once.shard_set(shard integer, shards integer, by text = 'key', separator text = '/')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_shard_set';
 COMMENT ON FUNCTION once.shard_set(integer, integer, text, text) IS
-$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the text before the first separator (1 to 10 characters), or all of it. The text is the key, message or saga; with by => 'scope' it is the scope. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value. Other calls that write raise it only if the key or message is not stored here. Returns the values in force.
+$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the key, message or saga (with by => 'scope' the scope) up to the first separator (1 to 10 characters), or all of it. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value. Other calls that write raise it only if the key or message is not stored here. Returns the values in force.
 Errors: 55006 already set to other values, 22023 bad argument, 25006 read-only transaction, 40001 a lost race.$$;
 
 CREATE FUNCTION once.shard_get()

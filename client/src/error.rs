@@ -37,29 +37,29 @@ pub enum Error {
     /// all the same; repeating it is safe (an emit needs its `dedupe_key` for that).
     #[error("the database did not answer in time")]
     TimedOut,
-    /// An error of the caller's own code: of the callback that deletes artifacts, or made with [`Error::other`].
+    /// An error of the caller's own code: from the callback that deletes artifacts, or made with [`Error::other`].
     #[error("{0}")]
     Other(#[source] BoxError),
     /// A value that this crate cannot work with; no call was made.
     #[error("{0}")]
     Argument(String),
-    /// This version of the client does not know the server's answer.
+    /// The server's answer is not one that this version of the client knows.
     #[error("unknown answer of the server: {0}")]
     Answer(String),
 }
 
-/// What the server refused with: SQLSTATE, message, detail and hint.
+/// The server's refusal: SQLSTATE, message, detail and hint.
 type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
-/// The kind of an [`Error`]: one kind, one thing to do.
+/// The kind of an [`Error`]: each kind calls for one reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// `ON001`: the lease is lost. Stop, and undo effects outside the database, unless the hint says to check first.
+    /// `ON001`: the lease is lost. Stop, and undo effects outside the database (the hint may ask for a check first).
     LeaseLost,
-    /// `ON006`: an earlier, committed transaction has made this write with this token, or ended an event that it names.
-    /// Roll back this transaction, and go on after that write: claim again, or read the stored state. If the call was
-    /// alone in its transaction and repeats one whose answer was lost, this is success.
+    /// `ON006`: an earlier, committed transaction has made this write with this token, or ended an event that the write
+    /// names. Roll back this transaction, and continue from the stored state: read it, or claim again. If the call was
+    /// alone in its transaction and repeats a call whose answer was lost, that call succeeded.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.
@@ -67,25 +67,25 @@ pub enum Kind {
     /// `ON002`: a move that is not declared, a step of the teardown out of order, or a write that
     /// the machine's guard refuses. Fix the program, or the definition.
     IllegalTransition,
-    /// `ON003`: the machine's definition is wrong; [`Error::faults`] says where.
+    /// `ON003`: the machine's definition is wrong; [`Error::faults`] lists the faults.
     InvalidDefinition,
     /// `ON004`: a claim state that no sweep covers. Start the janitor before the service.
     UncoveredClaimState,
-    /// `ON005`: items are undecided or artifacts not confirmed to be gone. Refund and clean up first.
+    /// `ON005`: items are undecided, or the deletion of artifacts is not confirmed. Refund and clean up first.
     TeardownIncomplete,
     /// `42704`: no such machine, topic or subscriber.
     Undeclared,
     /// A race was lost (`40001`, `40P01`, `55P03`): run the same transaction again.
     Conflict,
-    /// The database is away or going away: run the same call again, on another connection.
+    /// The database cannot be reached, is starting or is shutting down: run the same call again, on another connection.
     Unavailable,
     /// The database had no room for the call (`53…`: disk, memory) or cancelled it (`57014`, a `statement_timeout`).
-    /// The call had no effect. It is not [retryable](Error::is_retryable), since a retry may make the overload worse;
-    /// the workers wait and ask again.
+    /// The call had no effect. This kind is not [retryable](Error::is_retryable), since a retry may make the overload
+    /// worse. Workers retry nevertheless, after a wait.
     Overloaded,
     /// `25006`: this server or this transaction is read-only. Send the call to the primary.
     ReadOnly,
-    /// `55006`: the object is in use (a live lease, a key that is not parked).
+    /// `55006`: the object's state forbids the call, such as a live lease or a key that is not parked.
     InUse,
     /// `22023`, `22P02` and similar: a bad argument.
     InvalidArgument,
@@ -96,18 +96,18 @@ pub enum Kind {
 }
 
 impl Error {
-    /// Any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. It is of
-    /// [`Kind::Other`], unless it is a driver's error or its `source()` leads to one: then that error decides the kind.
-    /// So an error of another PostgreSQL counts as one of this database, and the work may run again. Turn such an error
-    /// into a text.
+    /// Wraps any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. The result is of
+    /// [`Kind::Other`], unless the error is a driver's or its `source()` leads to a driver's error, which then decides
+    /// the kind. So an error of another PostgreSQL server would count as one of this server, and the work might run
+    /// again: wrap only the text of such an error.
     ///
-    /// The kind does not say what a call did. If a call to another service may have been carried out, choose
+    /// The kind does not say whether a call to another service was carried out. If one may have been, return
     /// [`Failure::retry`](crate::Failure::retry) or [`Failure::unknown`](crate::Failure::unknown) instead.
     pub fn other(error: impl Into<BoxError>) -> Self {
         Self::Other(error.into())
     }
 
-    /// The SQLSTATE, where the server gave one.
+    /// The SQLSTATE, if the server sent one.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -146,7 +146,7 @@ impl Error {
         detail.unwrap_or_default().lines()
     }
 
-    /// The kind of the error; all other questions are answered from it.
+    /// The kind of the error, by its SQLSTATE if it has one.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match (self, self.code()) {
@@ -162,8 +162,8 @@ impl Error {
 
     /// Whether to retry the same call, or the same transaction.
     ///
-    /// No call with a token does anything twice, so a call whose answer was lost may be retried, too;
-    /// [`Kind::AlreadyDone`] then means that it had succeeded. That kind and a lost lease are not retryable.
+    /// No call with a token has its effect twice, so a call whose answer was lost may be retried, too;
+    /// [`Kind::AlreadyDone`] then means that the lost call had succeeded. That kind and a lost lease are not retryable.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), Kind::Conflict | Kind::Unavailable)
@@ -174,12 +174,12 @@ impl Error {
         self.kind() == Kind::Conflict
     }
 
-    /// Whether a loop without a bound retries after this error. In a failover a server may be read-only for a time.
+    /// Whether workers and lease-ending writes retry after this error. During a failover a server may be read-only.
     pub(crate) fn may_pass(&self) -> bool {
         self.is_retryable() || matches!(self.kind(), Kind::Overloaded | Kind::ReadOnly)
     }
 
-    /// The causes; the caller's own error may wrap one of a driver.
+    /// The chain of `source()`s, since the caller's own error may wrap a driver's error.
     fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
         successors(self.source(), |&cause| cause.source())
     }
@@ -200,7 +200,7 @@ impl Error {
     }
 
     /// Whether the driver failed on the network, not on the server's answer. TLS wraps a network error in an error of
-    /// its own.
+    /// its own, so all causes are searched.
     fn is_transport(&self) -> bool {
         let mut of_driver = false;
         self.causes().any(|cause| {

@@ -1,8 +1,8 @@
 //! Owns the way to the server: through the caller's own executor, one round trip a call.
 //!
-//! Invariant: over tokio-postgres a call is one Parse-Bind-Execute-Sync of an unnamed statement. Nothing is
-//! left behind in the session, so every executor works through a transaction-mode pooler. If a call has
-//! no answer after `SUSPICIOUS` and is dropped, its pooled connection is not used again.
+//! Invariant: over tokio-postgres a call is one Parse-Bind-Execute-Sync of an unnamed statement. It leaves nothing
+//! behind in the session, so it works through a transaction-mode pooler. If a call is dropped after `SUSPICIOUS`
+//! without an answer, its pooled connection is not used again.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -52,7 +52,7 @@ impl From<tokio_postgres::Row> for Row {
 /// Something that runs a statement: a connection, a transaction, a pool.
 ///
 /// Pass a transaction to make a call part of it; pass a pool or a connection to commit each call by itself.
-/// Implement it for a wrapper of your own.
+/// Implement the trait for a wrapper of your own.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` runs no statements for pg_once",
     label = "not an executor",
@@ -153,7 +153,7 @@ impl<C> Drop for Asked<C> {
     }
 }
 
-/// One call about a subject: the names of the subject first, then the call's own arguments.
+/// Runs one call: its arguments are the names of its subject (such as scope and key), then the call's own.
 pub(crate) async fn call<E: Executor>(
     exec: &E,
     sql: &str,
@@ -165,7 +165,7 @@ pub(crate) async fn call<E: Executor>(
     exec.query(sql, &args).await
 }
 
-/// The only row of an answer that always has one.
+/// Returns the only row of an answer; any other number of rows is an error.
 pub(crate) fn only<T>(rows: Vec<T>) -> Result<T, Error> {
     match <[T; 1]>::try_from(rows) {
         Ok([row]) => Ok(row),

@@ -1,12 +1,12 @@
 //! Owns the noun `inbox`: messages from outside, each handled once.
 //!
-//! A message's life, in the order of its calls: the handler's transaction accepts it ([`Inbox::accept`]), makes
-//! its writes, and records a verdict ([`Inbox::record`]); every duplicate gets that verdict. [`Inbox::once`]
-//! makes these three steps. A saga's steps and their compensations, which can overtake each other on the wire,
-//! go through [`Inbox::barrier`].
+//! A message's life, in the order of its calls: the handler's transaction accepts the message ([`Inbox::accept`]),
+//! makes the handler's writes, and records a verdict ([`Inbox::record`]); every duplicate gets that verdict.
+//! [`Inbox::once`] makes these three steps. A saga's steps and their compensations, which can overtake each other on
+//! the wire, go through [`Inbox::barrier`].
 //!
-//! Invariant: everything happens in the caller's transaction. A message counts as accepted exactly when
-//! its writes are committed; a duplicate waits for a handler that is still running.
+//! Invariant: everything happens in the caller's transaction. A message counts as accepted exactly when the handler's
+//! writes are committed; a duplicate waits for a handler that is still running.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const RECORD: &str = "SELECT once.inbox_record(scope => $1, message_id => $2, ve
 const BARRIER: &str = "SELECT once.inbox_barrier(scope => $1, saga => $2, step => $3, \
                        operation => $4, ttl => $5)";
 
-/// A consumer's memory of the messages that it has handled. Cheap to clone.
+/// The record of the messages that a consumer has handled. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inbox {
     scope: Arc<str>,
@@ -40,7 +40,7 @@ pub enum Accepted {
     New,
     /// The message was handled before.
     Duplicate {
-        /// The verdict of its handler; `None` if it recorded none.
+        /// The verdict of its handler; `None` if the handler recorded none.
         verdict: Option<Json>,
     },
 }
@@ -54,7 +54,7 @@ pub enum Handled<T> {
     Before(T),
 }
 
-/// Which side of a saga's step a message is.
+/// Whether a message asks for a saga's step or for the step's compensation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Do the step.
@@ -86,7 +86,7 @@ impl Inbox {
         }
     }
 
-    /// How long messages are remembered, instead of 30 days: choose a time that is longer than the sender's retries.
+    /// How long messages are remembered, instead of 30 days: choose more than the time for which the sender retries.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
@@ -116,7 +116,7 @@ impl Inbox {
     /// }
     /// transaction.commit().await?;
     ///
-    /// // The sender did not hear that, and sends it again.
+    /// // The sender did not get an answer, and sends the message again.
     /// let Accepted::Duplicate { verdict } = inbox.accept(&pool, &message).await? else { panic!() };
     /// assert_eq!(verdict, Some(Json::of("stored")?));
     /// # Ok(()) }) }
@@ -137,12 +137,12 @@ impl Inbox {
         })
     }
 
-    /// Records a message's verdict, the answer for its duplicates. Only the transaction that accepted the
-    /// message may record one. The first verdict stays; the same call again in this transaction changes nothing.
+    /// Records a message's verdict, the answer for its duplicates. Only the transaction that accepted the message may
+    /// record one. The first verdict stays; recording the same verdict again in this transaction changes nothing.
     ///
     /// # Errors
-    /// `ON001` for a message that this transaction has not accepted; `ON006` if a verdict is recorded already; `22023`
-    /// for a bad argument.
+    /// `ON001` for a message that this transaction has not accepted; `ON006` if another verdict, or one of an earlier
+    /// transaction, is recorded; `22023` for a bad argument.
     pub async fn record<E: Executor>(
         &self,
         exec: &E,
@@ -219,7 +219,7 @@ impl Inbox {
     /// use pg_once::{Barrier, Inbox, Operation};
     ///
     /// let stock = Inbox::new("stock");
-    /// // "Give it back" overtakes "reserve it": neither is done.
+    /// // The compensation overtakes the step: neither is done.
     /// let back = stock.barrier(&pool, &order, "reserve", Operation::Compensation).await?;
     /// assert_eq!(back, Barrier::Skipped);
     /// let reserve = stock.barrier(&pool, &order, "reserve", Operation::Action).await?;

@@ -1,7 +1,7 @@
 //! Owns the wire form of PostgreSQL's `interval`: 16 bytes, microseconds, days, months.
 //!
-//! Invariant: a `Duration` goes out as microseconds alone, so that the length of a day or a month
-//! never matters. An answer counts a day as 24 hours and a month as 30 days; nothing negative leaves this file.
+//! Invariant: a `Duration` is sent as microseconds alone, so that the length of a day or a month never matters. In an
+//! interval that is read, a day counts 24 hours and a month 30 days; a negative interval is read as zero.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checke
 const MICROS_PER_DAY: i64 = 24 * 60 * 60 * 1_000_000;
 const DAYS_PER_MONTH: i64 = 30;
 
-/// A length of time on its way to or from an `interval`.
+/// A `Duration` that is sent, or was read, as an `interval`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interval(pub(crate) Duration);
 
 impl Interval {
-    /// The 16 bytes the server reads. A time that is too long becomes the longest interval: the server then refuses it
-    /// and names the argument, which is clearer than an error from here.
+    /// Writes the 16 bytes that the server reads. A time that is too long becomes `i64::MAX` microseconds: the server
+    /// refuses those and names the argument, which an error from here could not.
     fn encode(self) -> [u8; 16] {
         let micros = i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX);
         let mut bytes = [0; 16];

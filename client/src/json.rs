@@ -1,7 +1,7 @@
 //! Owns JSON as text that is neither parsed nor rebuilt.
 //!
-//! Invariant: [`Json::as_str`] is the stored text, byte for byte; only [`Json::parse`] reads it,
-//! and only when the caller asks.
+//! Invariant: [`Json::as_str`] is the text as it was received, or as [`Json::of`] wrote it, byte for byte. Of its
+//! methods only [`Json::parse`] parses it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -26,7 +26,7 @@ const JSONB_VERSION: u8 = 1;
 /// assert_eq!(json.as_str(), "[1,2]");
 /// assert_eq!(json.parse::<Vec<i32>>()?, [1, 2]);
 ///
-/// // Text from elsewhere is passed on as it is; the server says 22P02 if it is not JSON.
+/// // Text from elsewhere is passed on as it is; the server raises 22P02 if it is not JSON.
 /// assert_eq!(Json::from_text(r#"{"a":  1.0}"#).as_str(), r#"{"a":  1.0}"#);
 /// # Ok(()) }
 /// ```
@@ -53,7 +53,7 @@ impl Json {
         &self.0
     }
 
-    /// The text itself, taken out.
+    /// Takes the text out, without copying it.
     #[must_use]
     pub fn into_string(self) -> String {
         self.0.into_string()

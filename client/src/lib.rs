@@ -9,10 +9,10 @@
 //! [`Cancel::teardown`] refunds, cleans up and only then makes the row `cancelled`.
 //!
 //! A [`Topic`] takes events that commit with your own writes: call [`Topic::emit`] in your transaction. A
-//! [`Subscriber::worker`] delivers them. An [`Inbox`] is the receiving end: it handles a message once, however
-//! often it comes.
+//! [`Subscriber::worker`] delivers them. An [`Inbox`] is for the receiver: each message is handled once, however often
+//! it is delivered.
 //!
-//! [`Shards`] spreads tenants over many databases. Underneath, each call that requests and workers make is a method
+//! [`Shards`] spreads tenants over many databases. Each single call that the runners and workers make is also a method
 //! that takes the caller's [`Executor`]: a pool, a connection, or the caller's open transaction.
 //!
 //! ```
@@ -44,19 +44,19 @@
 //!
 //! # Over sqlx
 //!
-//! With the feature `sqlx` an `sqlx::PgPool` is an executor, too, and a connection or transaction of sqlx is an
-//! executor inside `Sqlx`. sqlx names its prepared statements and keeps them. So a pooler in transaction mode must know
-//! these names (PgBouncer from 1.21, with `max_prepared_statements`). The outbox worker and the runners of jobs and
-//! actions take a pool of deadpool.
+//! With the feature `sqlx` an `sqlx::PgPool` is an executor, too; wrap a connection or transaction of sqlx in `Sqlx`.
+//! sqlx names its prepared statements and keeps them. So a pooler in transaction mode must track prepared statements
+//! (PgBouncer from 1.21, with `max_prepared_statements`). The outbox worker and the runners of jobs and actions need a
+//! pool of deadpool.
 //!
 //! # When a future is dropped
 //!
 //! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. If a call has been
-//! sent by then, the server may or may not carry it out, as when the network loses an answer. Repeating the call has
-//! no second effect (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). A lease that the dropped
-//! call took stays taken until it expires, unless the same [holder](ClaimOptions::holder) claims again.
-//! The helpers ([`Key::run`], the workers) release their leases when their work ends, fails or panics, and when
-//! they are told to stop. When they are dropped, their leases expire.
+//! sent by then, the server may or may not carry it out, as when the network loses an answer. Repeating the call has no
+//! second effect (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). A lease that the dropped call
+//! took stays taken until it expires, unless the same [holder](ClaimOptions::holder) claims again. The helpers
+//! ([`Key::run`], the workers) end their leases when their work ends, fails or panics, and when their stop signal
+//! comes. When the helpers are dropped, their leases expire.
 //!
 //! # The pool
 //!
@@ -66,7 +66,7 @@
 //! A call that is dropped or times out ([`Backoff::call_timeout`]) after a second or more closes its pooled connection.
 //! So the pool drops its connections to a vanished server (a failover, a firewall) one by one. `tcp_user_timeout` and
 //! `keepalives_idle` in `tokio_postgres::Config` close all such connections, also those that handlers hold. Give the
-//! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels such calls, too.
+//! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls, too.
 
 #![forbid(unsafe_code)]
 

@@ -47,7 +47,7 @@ impl Setting for Duration {
     }
 }
 
-/// Declares a type of options, with a method for each.
+/// Declares a type of options, with a method for each option.
 macro_rules! options {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $option:ident: $of:ty,)* }) => {
         $(#[$about])*
@@ -77,7 +77,7 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// The methods of a builder that set a field of the same name.
+/// Declares the methods of a builder that set a field of the same name.
 macro_rules! setters {
     ($($(#[$doc:meta])* $field:ident: $of:ty,)*) => {$(
         $(#[$doc])*

@@ -46,8 +46,8 @@ pub(crate) struct Failures<'b> {
 }
 
 impl Default for Backoff {
-    /// Eight tries of at most ten seconds each. The upper bound of the waits between them grows from 50 ms to 2 s. All
-    /// waits together take about two and a half seconds on average, 5.2 at the most: enough for a database that
+    /// Eight tries of at most ten seconds each. The upper bound of the waits between tries grows from 50 ms to 2 s. All
+    /// waits together take about two and a half seconds on average, 5.2 seconds at most: enough for a database that
     /// restarts. A failover takes longer and needs a longer [`Backoff`].
     fn default() -> Self {
         Self {
@@ -124,11 +124,11 @@ impl Backoff {
         self.retry_where(Error::is_retryable, call).await
     }
 
-    /// Calls another service, and repeats the call after [`Failure::Retry`]: after the failure's `retry_after` plus a
-    /// random wait. Any other failure, and a `retry_after` above `cap`, is returned without another try.
+    /// Calls another service, at most `tries` times. After [`Failure::Retry`], waits for its `retry_after` plus a
+    /// random time and calls again. Any other failure, and one with a `retry_after` above `cap`, is returned at once.
     ///
     /// Return `Retry` if the service did nothing, or if it dedupes by the key that was sent; `Unknown` if the service
-    /// may have acted; `Abort` after a final no ([`http::is_final`](crate::http::is_final)).
+    /// may have acted; `Abort` if it refused for good ([`http::is_final`](crate::http::is_final)).
     ///
     /// # Errors
     /// The last failure.
@@ -148,8 +148,8 @@ impl Backoff {
         call().await
     }
 
-    /// Like `retry`, for the write that ends a lease: it is retried on an overloaded database, too. Otherwise the lease
-    /// would have to expire.
+    /// Like `retry`, for the write that ends a lease: also retries if the database is overloaded or read-only, because
+    /// otherwise the lease would have to expire.
     pub(crate) async fn insist<T, Fut>(&self, call: impl FnMut() -> Fut) -> Result<T, Error>
     where
         Fut: Future<Output = Result<T, Error>>,
@@ -157,7 +157,7 @@ impl Backoff {
         self.retry_where(Error::may_pass, call).await
     }
 
-    /// Like `insist`, for a write that a token makes once: after a lost answer, `ON006` means success.
+    /// Like `insist`, for a write that a token makes once: if a retry gets `ON006`, an earlier try has succeeded.
     pub(crate) async fn insist_once<Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<(), Error>
     where
         Fut: Future<Output = Result<(), Error>>,
@@ -173,8 +173,8 @@ impl Backoff {
         }
     }
 
-    /// Like `insist`, but without a bound: the caller stops it at the end of a lease. Also returns the time at which
-    /// the answered call was sent.
+    /// Like `insist`, but without a bound: the caller drops this future at the end of the lease. Also returns when the
+    /// answered call was sent.
     pub(crate) async fn until_answered<T, Fut>(
         &self,
         mut call: impl FnMut() -> Fut,
@@ -211,7 +211,7 @@ impl Backoff {
 }
 
 impl Failures<'_> {
-    /// Waits after a failure. Returns the error instead if it is final, or the tries are used up.
+    /// Waits after a failure. If the error is final or the tries are used up, returns the error without a wait.
     pub(crate) async fn wait(
         &mut self,
         error: Error,

@@ -12,10 +12,10 @@ const SET: &str = "SELECT once.shard_set(shard => $1, shards => $2)";
 /// More shards than the server takes.
 const TOO_MANY: usize = 65_537;
 
-/// A pool for each shard: each database holds a fixed slice of the routing values, such as the tenants.
+/// A pool for each shard: each database holds a fixed slice of the routing values, such as tenants.
 ///
-/// The number of shards is chosen once and never changes. A claim of a key, a message or a saga's step that reaches the
-/// wrong database fails with [`Kind::WrongShard`](crate::Kind::WrongShard) and does nothing.
+/// The number of shards is chosen once and never changes. In the wrong database a claim of a key, a message or a saga's
+/// step fails with [`Kind::WrongShard`](crate::Kind::WrongShard) and does nothing.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -60,8 +60,8 @@ impl<E: Executor> Shards<E> {
         &self.pools[self.number_of(routing)]
     }
 
-    /// The shard of a key whose routing value stands before its first `/`, such as the user's name in a
-    /// key of [`key_of_header`](crate::http::key_of_header).
+    /// The shard of a key whose routing value is the part before the first `/`, such as the user's name in a key of
+    /// [`key_of_header`](crate::http::key_of_header).
     #[must_use]
     pub fn of_key(&self, key: &Key) -> &E {
         let routing = key.as_str().split('/').next();
@@ -79,7 +79,7 @@ impl<E: Executor> Shards<E> {
         self.pools.iter().enumerate()
     }
 
-    /// The shard with this number, such as an event's ([`Event::shard`](crate::Event::shard)).
+    /// The shard with this number, such as the number in [`Event::shard`](crate::Event::shard).
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&E> {
         self.pools.get(number)

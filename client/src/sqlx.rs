@@ -1,8 +1,8 @@
 //! Owns the way to the server over sqlx: through a pool, a connection or a transaction of sqlx.
 //!
-//! Invariant: like the caller's own statements, each statement is prepared once for a connection and kept. The first
-//! call of a statement on a connection takes two round trips, a later call one. If a call has no answer after a second
-//! and is dropped, its pooled connection is not used again.
+//! Invariant: like the caller's own statements, each statement is prepared once for a connection and then cached. The
+//! first call of a statement on a connection takes two round trips, a later call one. If a call has no answer after a
+//! second and is dropped, its pooled connection is not used again.
 
 use ::sqlx::encode::{Encode, IsNull};
 use ::sqlx::error::BoxDynError;
@@ -20,12 +20,12 @@ use crate::{Args, Autocommit, Error, Executor, Row};
 /// The SQLSTATE of a prepared statement whose function now has other columns.
 const STALE: &str = "0A000";
 
-/// A connection or transaction of sqlx, for calls on it: `lease.complete(&Sqlx::on(&mut transaction), &answer)`.
+/// An executor over a connection or transaction of sqlx: `lease.complete(&Sqlx::on(&mut transaction), &answer)`.
 #[derive(Debug)]
 pub struct Sqlx<'c>(Mutex<&'c mut PgConnection>);
 
 impl<'c> Sqlx<'c> {
-    /// Calls on a connection (`&mut connection`), or in a transaction that is open on it (`&mut transaction`).
+    /// Makes an executor of a connection (`&mut connection`) or an open transaction (`&mut transaction`).
     pub fn on(connection: &'c mut PgConnection) -> Self {
         Self(Mutex::new(connection))
     }
@@ -53,8 +53,8 @@ impl Executor for PgPool {
 
 impl Autocommit for PgPool {}
 
-/// After an update of the extension, a connection's statements may be stale: they are prepared again. In an open
-/// transaction this call fails all the same, because the stale statement has aborted the transaction.
+/// Runs a statement. After an update of the extension, a cached statement may be stale: it is prepared again. In an
+/// open transaction the call still fails, because the stale statement has aborted the transaction.
 async fn ask(connection: &mut PgConnection, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
     match fetch(connection, sql, args).await {
         Err(stale) if stale.code() == Some(STALE) => {
@@ -93,7 +93,7 @@ fn row_of(row: &PgRow) -> Result<Row, ::sqlx::Error> {
     columns.map(Row::of_columns)
 }
 
-/// An argument of a call, which writes itself in the binary form of the wire.
+/// An argument of a call; it is sent in the binary form of the wire.
 struct Argument<'a>(&'a (dyn ToSql + Sync), &'a types::Type);
 
 impl ::sqlx::Type<Postgres> for Argument<'_> {

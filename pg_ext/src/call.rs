@@ -1,4 +1,4 @@
-//! Reads the arguments of one SQL call from the server's datums; a value that is stored plainly is not copied. An
+//! Reads the arguments of one SQL call from the server's datums; a value that is not toasted is not copied. An
 //! error names the argument.
 
 use crate::clock;
@@ -27,12 +27,12 @@ impl Call {
         Call { fcinfo }
     }
 
-    /// The server's structure of the call, for a function that returns a set.
+    /// The server's FunctionCallInfo, for a function that returns a set.
     pub fn fcinfo(&self) -> pg_sys::FunctionCallInfo {
         self.fcinfo
     }
 
-    /// The procedure must not commit: a transaction block or a function called it.
+    /// Whether the procedure must not commit, because a transaction block or a function called it.
     pub fn is_atomic(&self) -> bool {
         // SAFETY: the context of a running call is null or a node; CALL passes a CallContext.
         unsafe {

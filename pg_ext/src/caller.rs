@@ -9,7 +9,7 @@ use crate::table;
 use pgrx::pg_sys::{self, Datum, INT8OID};
 use std::ffi::{CStr, CString, c_char};
 
-/// The caller has the rights of a role. A superuser has the rights of every role; a role that is gone has no members.
+/// Whether the caller has the rights of a role, as a superuser always has. A dropped role has no members.
 pub fn has_rights_of(role: Datum) -> bool {
     // SAFETY: both read the system caches.
     unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), oid(role)) }
@@ -21,7 +21,7 @@ pub fn is_superuser() -> bool {
     unsafe { pg_sys::superuser() }
 }
 
-/// The role of this name, where there is one.
+/// The role of this name, if it exists.
 pub fn role_of_name(name: &[u8]) -> Option<Datum> {
     role_named(&CString::new(name).ok()?)
 }
@@ -90,7 +90,7 @@ impl Owner {
 }
 
 // $1 the present incarnation. Updates the stored names of renamed roles, and the role OIDs that were stored before a
-// restore. Skips locked rows, except of once.role_grant.
+// restore. Skips locked rows, but waits for locked rows of once.role_grant.
 const FOLLOW: &CStr = c"
     WITH scopes AS (
         UPDATE once.scope s SET owner = d.oid, owner_name = d.rolname, owner_incarnation = $1
@@ -133,7 +133,7 @@ const FOLLOW: &CStr = c"
 
 static FOLLOWED: Kept = Kept::new(FOLLOW, &[INT8OID]);
 
-/// Brings the stored names of roles up to date after ALTER ROLE … RENAME, and their numbers after a restore.
+/// Brings the stored names of roles up to date after ALTER ROLE … RENAME, and their OIDs after a restore.
 pub fn follow_renames() -> Result<()> {
     let present = Some(Datum::from(incarnation::present()?));
     match spi::query(&FOLLOWED, &[present])?.is_empty() {

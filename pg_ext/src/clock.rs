@@ -1,4 +1,4 @@
-//! The one clock, and intervals in microseconds.
+//! The clock of all functions, and intervals in microseconds.
 //!
 //! Each timestamp that decides an outcome is read here: from the server's real clock, or from `once.fake_now` in
 //! tests. Tokens always come from the real clock (`real_us`), so moving the clock in a test never repeats a token.
@@ -36,7 +36,7 @@ pub fn next_token(previous: i64) -> i64 {
     real_us().max(previous.saturating_add(1))
 }
 
-/// Now, for every outcome: `once.fake_now` where set, else the real clock.
+/// The time that decides outcomes: `once.fake_now` if set, else the real clock.
 pub fn now_us() -> Result<i64> {
     match settings::fake_now()? {
         Some(us) => Ok(us),

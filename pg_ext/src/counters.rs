@@ -4,7 +4,7 @@
 //! loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
 //! share. Calls are counted, so a claim that is rolled back stays counted. A restart or a crash resets all counts.
 //!
-//! A database has a slot from its first use to the restart. Once all slots are taken, other databases are not counted.
+//! A database keeps a slot from its first use until the server restarts. If no slot is free, it is not counted.
 //! Rates come from samples that `metrics()` and `doctor()` store in the slot, so no claim reads the clock for them.
 
 use crate::clock;
@@ -80,7 +80,7 @@ struct Slot {
     last_uncommitted_step: AtomicI64,
     /// When the newer sample was taken.
     sampled_at: AtomicI64,
-    /// The totals at that time, and the totals at least [`WINDOW_US`] earlier.
+    /// The totals at `sampled_at`, and the totals at least [`WINDOW_US`] earlier.
     newer: Sample,
     older: Sample,
 }
@@ -102,8 +102,8 @@ impl Slot {
         std::array::from_fn(of)
     }
 
-    /// Claims since the older sample. Stores a new sample if one is due; another session may read a mix of both
-    /// samples.
+    /// Claims since the older sample. Stores a new sample if one is due; meanwhile another session may read a mix of
+    /// both samples.
     fn lately(&self, now: i64, totals: &Counts) -> Counts {
         let at = self.sampled_at.load(Relaxed);
         let is_due = now.saturating_sub(at) >= WINDOW_US;
@@ -197,7 +197,7 @@ pub fn count_uncommitted_step() {
     }
 }
 
-/// The number of uncommitted steps since the start, and the time of the last such step; None where nothing is counted.
+/// The number of uncommitted steps since the server started, and the time of the last one; None: nothing is counted.
 pub fn uncommitted_steps() -> Option<(u64, i64)> {
     let Mine::At(slot, _) = mine() else {
         return None;
@@ -206,8 +206,8 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
     Some((slot.uncommitted_steps.load(Relaxed), last))
 }
 
-/// All claims since the start, and the claims since the older sample: five to ten minutes, or longer if this was called
-/// less often. None where nothing is counted.
+/// The claims since the server started, and those since the older sample, which is five to ten minutes old, or older if
+/// this was called less often. None: nothing is counted.
 pub fn claims() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;

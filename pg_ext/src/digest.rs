@@ -1,4 +1,4 @@
-//! Hashes: the mark of a call and its arguments, and a digest as a key of 16 bytes, a lock's number or hex digits.
+//! Hashes: `call_mark` of a call, and forms of a digest (a key of 16 bytes, a lock's number, hex digits).
 
 use sha2::{Digest, Sha256};
 

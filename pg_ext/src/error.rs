@@ -1,7 +1,7 @@
 //! Every error of the extension itself: its kind (one SQLSTATE each), message and hint.
 //!
 //! Functions return `Result<_, Error>`. Only `raise.rs` turns an `Error` into a PostgreSQL error, after every Rust
-//! value of the call was dropped. Errors of the server (out of disk, cancelled) do not pass here: pgrx carries them.
+//! value of the call was dropped. Errors of the server (such as out of disk) are no `Error`: pgrx passes them on.
 
 /// The kind of an error, for the caller's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +97,14 @@ impl Error {
         .hint(hint)
     }
 
-    /// ON006 for a write that an earlier, committed transaction has made. `behind`: the next step after this call.
+    /// ON006 for a write that an earlier call has made. `behind`: the next step after this call.
     pub fn already_done(what: impl AsRef<str>, behind: &str) -> Error {
         Error::new(Kind::AlreadyDone, what.as_ref()).hint(format!(
             "Roll back to before your own writes of this transaction, then go on after this call: {behind}"
         ))
     }
 
-    /// 40001 for a lost race: above READ COMMITTED the snapshot does not show the winner.
+    /// 40001 for a lost race: above READ COMMITTED the snapshot does not show the other session's change.
     pub fn retry_transaction(what: impl AsRef<str>) -> Error {
         Error::new(
             Kind::RetryTransaction,
@@ -116,12 +116,12 @@ impl Error {
         .hint("Roll back and run the whole transaction again.")
     }
 
-    /// 25006 for a call that must write in a read-only transaction or on a standby.
+    /// 25006 for a call that must write, but runs in a read-only transaction or on a standby.
     pub fn read_only(what: impl AsRef<str>) -> Error {
         Error::new(
             Kind::ReadOnly,
             format!("cannot write {} in a read-only transaction", what.as_ref()),
         )
-        .hint("Call it in a READ WRITE transaction on the primary server.")
+        .hint("Call the function in a READ WRITE transaction on the primary server.")
     }
 }

@@ -1,5 +1,5 @@
 //! The symbols that `sql/*.sql` names. Each one reads its call, runs a function of a noun and raises its error. A
-//! released symbol never goes away.
+//! released symbol is never removed.
 
 use crate::call::Call;
 use crate::error::Result;
@@ -18,7 +18,7 @@ fn run(fcinfo: pg_sys::FunctionCallInfo, function: fn(&Call) -> Result<Datum>) -
     }
 }
 
-/// The version-1 calling convention of `$symbol`.
+/// Declares that `$symbol` has the version-1 calling convention.
 macro_rules! version_1 {
     ($symbol:ident) => {
         #[unsafe(export_name = concat!("pg_finfo_", stringify!($symbol)))]

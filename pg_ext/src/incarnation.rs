@@ -3,7 +3,7 @@
 //!
 //! The incarnation is made of the system identifier and a random number in the body of `once.incarnation()`. No table
 //! stores the random number, so a restored dump gets a new one, and a publication does not copy it. A physical copy and
-//! a template keep the incarnation. pg_upgrade keeps only the random number, so it begins a new incarnation.
+//! CREATE DATABASE keep the incarnation. pg_upgrade keeps only the random number, so it begins a new incarnation.
 
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};
@@ -31,7 +31,7 @@ pub fn present() -> Result<i64> {
     Ok(number ^ unsafe { pg_sys::GetSystemIdentifier() as i64 })
 }
 
-/// The source of `once.incarnation()`, from the system cache, which follows its changes.
+/// The source of `once.incarnation()`, from the system cache.
 fn stored_body() -> Option<Vec<u8>> {
     // SAFETY: looks names up in the system caches; the tuple lives until it is released, the body is copied.
     unsafe {
@@ -63,7 +63,7 @@ pub fn incarnation_renew(call: &Call) -> Result<Datum> {
             "the server has no random numbers",
         ));
     }
-    // Not negative: the body is a plain number.
+    // Not negative, so that the body is digits only.
     let number = i64::from_ne_bytes(number) & i64::MAX;
     spi::run(
         format!(
@@ -71,7 +71,7 @@ pub fn incarnation_renew(call: &Call) -> Result<Datum> {
         )
         .as_bytes(),
     )?;
-    // The present series of events depends on the incarnation. During CREATE EXTENSION its table does not exist yet.
+    // The present series of events depends on the incarnation. In CREATE EXTENSION there is no such table yet.
     table::tell_all(&[c"series"]).ok();
     Ok(call.return_null())
 }

@@ -2,7 +2,7 @@
 //! spacing and repeated members and compares numbers by value.
 //!
 //! The server checked the text when it became `json`, so this file only finds the parts. All structural bytes are
-//! ASCII, and no encoding of a database has ASCII bytes inside another character.
+//! ASCII, and no server encoding has ASCII bytes inside another character.
 
 use crate::error::{Error, Kind, Result};
 use crate::row;

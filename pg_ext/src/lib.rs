@@ -1,4 +1,4 @@
-//! pg_once: retries that converge. This file is the table of contents.
+//! pg_once: idempotency keys, state machines, a transactional outbox and teardowns. This file is the table of contents.
 //!
 //! The SQL names, arguments and comments are in `sql/`, in files named after the nouns (but `guard`, machine_check and
 //! machine_assert are in machine.sql, action_adopt in action.sql, topic_list in outbox.sql, doctor and verify in
@@ -15,7 +15,7 @@
 
 // Nouns, the lowest layer first.
 
-// Which slice of all keys this database holds.
+// The part of all keys, messages and sagas that belongs to this database.
 mod shard;
 
 // Events that leave the database: emitted, taken, acknowledged, retried.
@@ -34,7 +34,7 @@ mod machine;
 // Work on one row under a lease.
 mod action;
 
-// Teardowns: refunds and clean-up come first, the terminal state last; and the audit.
+// Teardowns (refunds and clean-up first, the terminal state last) and cancel_audit.
 mod cancel;
 
 // Triggers that refuse undeclared writes; machine_define and machine_drop, which also change leases and teardowns.
@@ -70,7 +70,7 @@ mod table;
 mod caller;
 mod clock;
 mod incarnation;
-// Digests: of names, and of a call's arguments (to tell a repeated call).
+// Digests: of names, and of a call's arguments (to recognize a repeated call).
 mod digest;
 // Locks of our own, subtransactions, the record of a task's runs, claims counted in shared memory.
 mod counters;
@@ -130,7 +130,7 @@ mod outbox_tests;
 #[path = "../../pgrx-tests/role.rs"]
 mod role_tests;
 
-/// What `cargo pgrx test` asks of an extension's crate.
+/// Required by `cargo pgrx test`.
 #[cfg(test)]
 pub mod pg_test {
     /// Nothing to prepare.

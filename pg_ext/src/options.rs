@@ -1,8 +1,8 @@
 //! The options of the `*_set` functions: a JSON object, read member by member.
 //!
-//! Every member is checked before anything is written. An unknown member is an error; every error names the member.
-//! JSON null resets an option: every check accepts null, and a check with a result returns None. The calling file knows
-//! the meaning of an option, its default and its column.
+//! Every member is checked before anything is written. An unknown member is an error; an error about a member names it.
+//! JSON null resets an option: every check accepts null, and a check that returns a value returns None. The meaning of
+//! an option, its default and its column are in the calling file.
 
 use crate::call::{Call, characters, shown, varlena};
 use crate::caller;

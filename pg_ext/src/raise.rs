@@ -14,7 +14,7 @@ unsafe extern "C-unwind" {
     fn errfinish(filename: *const c_char, lineno: c_int, funcname: *const c_char);
 }
 
-/// Six bits a character, as the server's MAKE_SQLSTATE packs them.
+/// Packs a SQLSTATE, six bits a character, as the server's MAKE_SQLSTATE does.
 fn packed(sqlstate: &[u8; 5]) -> c_int {
     sqlstate.iter().enumerate().fold(0, |code, (i, c)| {
         code | (((c - b'0') as c_int & 0x3f) << (6 * i))

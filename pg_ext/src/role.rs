@@ -1,8 +1,8 @@
 //! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file turns
 //! those rows into grants and remembers them.
 //!
-//! Only missing rights on routines are granted, and only those of the kind are revoked; USAGE on the schema goes with
-//! the last kind. A grant is never part of the extension (see [`OfTheUser`]).
+//! A revoke removes the rights that no other granted kind gives, and USAGE on the schema with the last kind. A grant is
+//! never part of the extension (see [`OfTheUser`]).
 
 use crate::call::Call;
 use crate::call::{shown, varlena};
@@ -20,7 +20,7 @@ const REMEMBER: &CStr = c"
     SELECT r.oid, r.rolname, $3, $2 FROM pg_catalog.pg_roles r WHERE r.oid = $1
     ON CONFLICT (role, incarnation, kind) DO UPDATE SET role_name = excluded.role_name";
 
-// A row of another incarnation means the role of that name.
+// A row of another incarnation is matched by the role's name.
 const FORGET: &CStr = c"
     DELETE FROM once.role_grant g USING pg_catalog.pg_roles r
      WHERE r.oid = $1 AND g.kind = $2
@@ -123,7 +123,7 @@ fn change(call: &Call, memory: &'static Kept) -> Result<Datum> {
 }
 
 /// While an extension's script runs, the server records every GRANT as part of the extension, and pg_dump leaves it
-/// out: a restored database would lack the grants of an upgrade. As long as this value lives, grants are the user's.
+/// out: a restored database would lack the grants that an upgrade made. While this value lives, grants are the user's.
 struct OfTheUser {
     in_script: bool,
 }

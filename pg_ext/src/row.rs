@@ -57,13 +57,13 @@ impl Shape {
     }
 }
 
-/// The rows of a set-returning call, collected as they come.
+/// The rows of a set-returning call, in the server's tuplestore.
 pub struct Rows {
     info: *mut pg_sys::ReturnSetInfo,
 }
 
 impl Rows {
-    /// Begins the set; raises 0A000 where the call cannot take one.
+    /// Begins the set; raises 0A000 if the calling query cannot take a set.
     pub fn begin(call: &Call) -> Rows {
         let fcinfo = call.fcinfo();
         // SAFETY: fcinfo is the running call's; the server checks that the call can take a set, and expects these
@@ -94,7 +94,7 @@ impl Rows {
 /// The values of a row, which has at most 16 columns, as the server takes them.
 fn split(values: &[Option<Datum>]) -> ([Datum; 16], [bool; 16]) {
     let (mut datums, mut nulls) = ([Datum::from(0); 16], [true; 16]);
-    assert!(values.len() <= datums.len(), "a row of so many columns");
+    assert!(values.len() <= datums.len(), "a row has at most 16 columns");
     for (i, value) in values.iter().enumerate() {
         datums[i] = value.unwrap_or(Datum::from(0));
         nulls[i] = value.is_none();
@@ -151,7 +151,7 @@ pub fn uuid(bytes: &[u8; 16]) -> Datum {
     }
 }
 
-/// A varlena that outlives the stored row it was read from.
+/// Copies a varlena, so that it outlives the stored row that it was read from.
 pub fn copied(value: Datum) -> Datum {
     // SAFETY: a varlena of a pinned row is copied into the current memory context.
     unsafe { Datum::from(pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr())) }

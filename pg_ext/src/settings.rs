@@ -13,8 +13,8 @@ pub fn with_sweep_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T>
 }
 
 /// Runs `work`, which waits for locks on machines or whole tables up to the caller's lock_timeout. Without a
-/// lock_timeout, it waits up to a second more than deadlock_timeout: by then the server has ended an autovacuum that
-/// holds the lock. Every writer of the table queues behind such a wait.
+/// lock_timeout, it waits up to a second more than deadlock_timeout: by then the server has cancelled an autovacuum
+/// that holds the lock. Every writer of the table queues behind such a wait.
 pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: reads two settings, in milliseconds; a lock_timeout of 0 is none.
     let (own, deadlock) = unsafe { (pg_sys::LockTimeout, pg_sys::DeadlockTimeout) };
@@ -42,25 +42,25 @@ static JANITOR_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 static SWEEP_LOCK_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(100);
 static FAKE_NOW: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
-/// The shortest and the longest once.janitor_naptime, in milliseconds. The alert JanitorNotRunning allows ten minutes
-/// from the end of one run to the next.
+/// The shortest and the longest once.janitor_naptime, in milliseconds. The longest is half of the ten minutes after
+/// which the alert JanitorNotRunning fires.
 const LEAST_NAPTIME: i32 = 10;
 const MOST_NAPTIME: i32 = 300_000;
 
 /// The largest once.janitor_workers.
 pub const MOST_WORKERS: i32 = 64;
 
-/// How long a claim's lease lives where neither the call nor the scope says (once.key_lease).
+/// The lease of a claim if neither the call nor the scope sets one (once.key_lease).
 pub fn key_lease_us() -> i64 {
     i64::from(KEY_LEASE.get()) * 1_000
 }
 
-/// How long an answer is replayed where neither the call nor the scope says (once.key_ttl).
+/// How long an answer is replayed if neither the call nor the scope sets a ttl (once.key_ttl).
 pub fn key_ttl_us() -> i64 {
     i64::from(KEY_TTL.get()) * 1_000_000
 }
 
-/// How long a claimed action's lease lives where neither the call nor the step says (once.action_lease).
+/// The lease of a claimed action if neither the call nor the step sets one (once.action_lease).
 pub fn action_lease_us() -> i64 {
     i64::from(ACTION_LEASE.get()) * 1_000
 }
@@ -68,17 +68,17 @@ pub fn action_lease_us() -> i64 {
 /// The shortest retry_after of an answer.
 pub const LEAST_RETRY_US: i64 = 100_000;
 
-/// The longest retry_after where the scope does not say (once.retry_after).
+/// The longest retry_after if the scope sets none (once.retry_after).
 pub fn retry_after_us() -> i64 {
     i64::from(RETRY_AFTER.get()) * 1_000
 }
 
-/// The retry_after while a lease is alive: the rest of the lease, at most `most`.
+/// The retry_after while a lease is alive: the rest of the lease, at most `most`, at least [`LEAST_RETRY_US`].
 pub fn retry_within(lease_left_us: i64, most: i64) -> i64 {
     lease_left_us.min(most).max(LEAST_RETRY_US)
 }
 
-/// How long a good sweep of a machine covers its claim states (once.janitor_grace).
+/// How long a sweep without failures covers a machine's claim states (once.janitor_grace).
 pub fn janitor_grace_us() -> i64 {
     i64::from(JANITOR_GRACE.get()) * 1_000
 }
@@ -107,7 +107,7 @@ pub fn longest_pause() -> Duration {
     Duration::from_millis(covered.unsigned_abs().into())
 }
 
-/// The pretended clock in microseconds since 2000, where once.fake_now is set.
+/// The pretended clock in microseconds since 2000, if once.fake_now is set.
 pub fn fake_now() -> Result<Option<i64>> {
     let Some(text) = FAKE_NOW.get() else {
         return Ok(None);
@@ -115,7 +115,7 @@ pub fn fake_now() -> Result<Option<i64>> {
     if text.is_empty() {
         return Ok(None);
     }
-    // Far enough from either end of time that no sum of ours overflows (until the year 148,000).
+    // So far from both limits of an i64 that no sum of ours overflows (until the year 148,000).
     let sane = |us: &i64| us.unsigned_abs() < u64::MAX / 4;
     match clock::parse_timestamptz(&text).filter(sane) {
         Some(us) => Ok(Some(us)),
@@ -168,7 +168,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.key_lease",
         c"Lease of a claimed key where neither the call nor its scope gives one.",
-        c"In milliseconds without a unit; default 60s. Precedence: argument, scope option, this.",
+        c"In milliseconds without a unit; default 60s. Precedence: argument, scope option, this setting.",
         &KEY_LEASE,
         1,
         i32::MAX,
@@ -177,8 +177,8 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.key_ttl",
-        c"How long a finished key replays its answer where neither the call nor its scope says.",
-        c"In seconds without a unit; default 1d. Precedence: argument, scope option, this.",
+        c"How long a finished key replays its answer where neither the call nor its scope gives a ttl.",
+        c"In seconds without a unit; default 1d. Precedence: argument, scope option, this setting.",
         &KEY_TTL,
         1,
         i32::MAX,
@@ -188,7 +188,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.action_lease",
         c"Lease of a claimed action where neither the call nor its step gives one.",
-        c"In milliseconds without a unit; default 5min. Precedence: argument, the step's lease, this.",
+        c"In milliseconds without a unit; default 5min. Precedence: argument, the step's lease, this setting.",
         &ACTION_LEASE,
         1,
         i32::MAX,
@@ -198,7 +198,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.retry_after",
         c"The longest retry_after while another attempt has the key or row.",
-        c"In milliseconds without a unit, from 100ms; default 1s. Precedence: scope option, this.",
+        c"In milliseconds without a unit, from 100ms; default 1s. Precedence: scope option, this setting.",
         &RETRY_AFTER,
         100,
         i32::MAX,
@@ -226,7 +226,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.janitor_naptime",
         c"Time from the start of one pass of a background worker over a database to the start of the next.",
-        c"In milliseconds without a unit, up to 5min; default 10s. Half of once.janitor_grace where that is shorter. A database in which nothing is due is swept after half of once.janitor_grace, at the latest after five minutes. Read again on reload.",
+        c"In milliseconds without a unit, up to 5min; default 10s. If half of once.janitor_grace is shorter, that time counts. A database in which nothing is due is swept after half of once.janitor_grace, or five minutes if that is shorter. Read again on reload.",
         &JANITOR_NAPTIME,
         LEAST_NAPTIME,
         MOST_NAPTIME,
@@ -246,7 +246,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.sweep_lock_timeout",
         c"How long sweeps, janitor_status, metrics, doctor, machine_check, topic_set and action_list wait for each lock.",
-        c"In milliseconds without a unit; default 100ms. A table that a sweep cannot lock is left for the next one and reported as failed; locked rows are skipped.",
+        c"In milliseconds without a unit; default 100ms. If a sweep cannot lock a table, it reports a failure, and the next sweep tries again; it skips locked rows.",
         &SWEEP_LOCK_TIMEOUT,
         1,
         60_000,

@@ -50,7 +50,7 @@ fn report(caught: &CaughtError) -> &ErrorReportWithLevel {
 /// An error inside the subtransaction.
 enum Raised {
     Ours(Error),
-    /// An error of the server, as `sorted` answers it.
+    /// An error of the server, as `sorted` classifies it.
     Caught(Result<Failure>),
 }
 
@@ -73,7 +73,7 @@ pub fn attempt_briefly<T>(
     attempt(|| settings::with_sweep_lock_timeout(work))
 }
 
-/// The subtransaction; the text of an error is copied into the caller's memory context.
+/// Runs `work` in the subtransaction; the text of an error is copied into the caller's memory context.
 fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised> {
     // SAFETY: plain reads; both are set again below, as PL/pgSQL does around an exception block.
     let (memory, owner) = unsafe { (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner) };
@@ -115,8 +115,8 @@ fn stops(kind: Kind) -> bool {
 }
 
 /// Decides whether an error of the server ends the whole transaction (Err) or only the work (Ok). A trigger may raise
-/// any code, but only the server's own loop raises a real cancellation. After the rollback of the subtransaction the
-/// caller raises an Err again.
+/// any SQLSTATE, but a real cancellation comes from postgres.c. After the rollback of the subtransaction the caller
+/// raises an Err again.
 fn sorted(caught: &CaughtError) -> Result<Failure> {
     let report = report(caught);
     // A trigger may call a function of ours, which raises the cancellation again under the library's name.

@@ -2,8 +2,8 @@
 //! each machine.
 //!
 //! A run with nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is shorter),
-//! so that an idle janitor hardly writes and still covers claim states. A run does not wait for another session that
-//! records the same task: both would write the same row.
+//! so that an idle janitor hardly writes and still covers claim states. A run is not recorded if another session has
+//! locked the row of its task, so that no sweep waits there.
 
 use crate::call::from_utf8;
 use crate::caller;
@@ -88,7 +88,7 @@ table::columns!(TaskRunCol);
 
 type TaskRun = Record<TaskRunCol, 9>;
 
-/// Records the end of a run. If that fails, the result says so, and the work of the run stays done.
+/// Records the end of a run. If that fails, `swept` gets a failure with the reason, and the work of the run is kept.
 pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()> {
     if let Err(why) = subxact::attempt_briefly(note)? {
         let message = swept.last_error.as_deref().unwrap_or("the run has ended");
@@ -121,7 +121,7 @@ pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Resul
     Ok(())
 }
 
-/// Records the first run. One session inserts, under a try-lock; the others do nothing, for an insert would wait.
+/// Records the first run. One session inserts, under a try-lock; the others do nothing instead of waiting.
 fn insert(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
     let place = call_mark("janitor run", &[Some(task.as_bytes()), Some(machine)]);
     let Some(lock) = TryLock::acquire(place as u64) else {

@@ -1,8 +1,8 @@
 //! Locks on numbers in a lock space of our own.
 //!
-//! A claim holds the lock of its key from its last read to its write. A session that does not get the lock knows that
-//! another session is claiming the key. The lock is released before the function returns, so claiming 200,000 keys in
-//! one transaction does not fill shared memory. Some other locks are kept to the end of the transaction
+//! A claim holds the lock of its key from the last read of the key to the write. A session that does not get the lock
+//! knows that another session is claiming the key. The lock is released before the function returns, so claiming
+//! 200,000 keys in one transaction does not fill shared memory. Some other locks are kept to the end of the transaction
 //! ([`TryLock::keep`]). An error releases all of them with the (sub)transaction.
 
 use crate::error::{Error, Result};
@@ -14,7 +14,7 @@ use std::panic::AssertUnwindSafe;
 const LOCK_SPACE: u16 = 0x6f6e;
 const ADVISORY_METHOD: u8 = 2;
 
-/// Fixed numbers in the lock space. A lane's number has its subscriber's number in the upper half.
+/// Fixed lock numbers. The numbers of lanes and topics have a subscriber's or topic's id in the upper half.
 pub const OUTBOX_SERIES: u64 = 1;
 pub const OUTBOX_RETIRE: u64 = 2;
 pub const OUTBOX_NUMBERS: u64 = 3;
@@ -31,7 +31,7 @@ impl TryLock {
         TryLock::attempt(hash, pg_sys::ExclusiveLock as i32)
     }
 
-    /// A shared lock, which other sessions may share; None: another session holds it exclusively, or waits for that.
+    /// A shared lock. None: another session holds the exclusive lock, or waits for it.
     pub fn shared(hash: u64) -> Option<TryLock> {
         TryLock::attempt(hash, pg_sys::ShareLock as i32)
     }
@@ -72,7 +72,7 @@ pub fn wait_exclusive(hash: u64) {
     TryLock::wait(hash).keep();
 }
 
-/// Waits for a lock of any kind; answers `late` where lock_timeout ends the wait (55P03).
+/// Calls `wait`, which takes a lock of any kind; answers `late` if lock_timeout ends the wait (55P03).
 pub fn wait_or(wait: impl FnOnce(), late: impl FnOnce() -> Error) -> Result<()> {
     let wait = AssertUnwindSafe(wait);
     let is_locked = pgrx::PgTryBuilder::new(move || {

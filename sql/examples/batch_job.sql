@@ -1,12 +1,12 @@
--- The tables of a costly batch job that can be cancelled while it runs. docs/how-to/batch-job.md tells the story,
--- batch_job.json declares the machine over them.
+-- The tables of a costly batch job that can be cancelled while it runs. See docs/how-to/batch-job.md. The machine of
+-- batch_job is declared in batch_job.json.
 
 CREATE TABLE wallet (
     customer text   PRIMARY KEY,
     points   bigint NOT NULL CHECK (points >= 0)
 );
 
--- No CHECK on status: the guard judges moves. Only a CHECK or an enum would refuse an INSERT in an undeclared status.
+-- No CHECK on status: the guard refuses undeclared moves. Only for an undeclared status in an INSERT is a CHECK needed.
 CREATE TABLE batch_job (
     id               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     customer         text    NOT NULL REFERENCES wallet,
@@ -31,5 +31,5 @@ CREATE TABLE batch_item (
 COMMENT ON COLUMN batch_item.settled IS
 'NULL: undecided. kept: the job is done and the points are spent. returned: the job was cancelled; the points of a success are back in the wallet.';
 
--- refund and cancel_items look items up by their job, in the order of their key.
+-- cancel_refund and cancel_items look items up by their job, in the order of their key.
 CREATE INDEX batch_item_job ON batch_item (job_id, id);

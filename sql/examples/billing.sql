@@ -1,5 +1,5 @@
--- The tables of billings that clerks close and take payments for. docs/how-to/billing.md tells the story,
--- billing.json declares the machine over them.
+-- The tables of billings: clerks close them and take payments. See docs/how-to/billing.md. The machine of billing is
+-- declared in billing.json.
 
 CREATE TYPE billing_status AS ENUM ('open', 'closing', 'closed', 'applying_payment', 'paid', 'void');
 
@@ -17,7 +17,7 @@ CREATE TABLE invoice (
     id         bigint         GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     billing_id uuid           NOT NULL REFERENCES billing,
     total      numeric(12, 2) NOT NULL,
-    fiscal_no  text           NOT NULL, -- what the tax office's service answered
+    fiscal_no  text           NOT NULL, -- the number that the tax office gave
     made_at    timestamptz    NOT NULL DEFAULT clock_timestamp()
 );
 

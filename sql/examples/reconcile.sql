@@ -2,11 +2,11 @@
 -- This file makes the table and the functions, in the schema of your choice (search_path). The code between the
 -- lines "yours" is about the table `orders` of the order service: put your own code there.
 --
--- For each key we know how much money should have moved (wanted), and their ledger says how much has moved (moved). A
--- parked key is judged by moved alone. Where wanted and moved of a finished key differ, somebody must act, and the next
+-- For each key, `wanted` is the amount that should have moved, and `moved` the amount in the other side's ledger. A
+-- parked key is judged by moved alone. If wanted and moved of a finished key differ, somebody must act, and the next
 -- day's ledger shows the result.
 
--- Their ledger, as their statement, export or API gives it. Refunds are negative.
+-- The other side's ledger, from its statement, export or API. Refunds are negative.
 CREATE TABLE reconcile_ledger (
     line            text        PRIMARY KEY,
     idempotency_key text,
@@ -16,11 +16,11 @@ CREATE TABLE reconcile_ledger (
 );
 CREATE INDEX ON reconcile_ledger (idempotency_key);
 COMMENT ON TABLE reconcile_ledger IS 'The other side''s ledger, loaded by hand or by a job.';
-COMMENT ON COLUMN reconcile_ledger.idempotency_key IS 'What we sent with it: a step''s derived key.';
-COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key, where they give it back.';
+COMMENT ON COLUMN reconcile_ledger.idempotency_key IS 'The idempotency key that we sent: a step''s derived key.';
+COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key, if the other side returns it.';
 
 -- Compares the keys created in [since, until) with the ledger's entries for them, and lists entries of that time that
--- belong to no key. Load the ledger for a lease or two beyond until. Keys whose work is under way are not listed.
+-- belong to no key. Load the ledger up to one or two leases after `until`. Keys whose work is under way are not listed.
 CREATE FUNCTION reconcile(in_scope text, since timestamptz, until timestamptz)
 RETURNS TABLE (finding text, key text, attempt integer, charge_key text, refund_key text,
                wanted_cents bigint, moved_cents bigint, lines text[], to_do text)
@@ -58,7 +58,7 @@ SELECT f.finding, c.key, c.attempt, c.charge_key, c.refund_key, c.wanted, c.move
  WHERE f.finding IS NOT NULL
 UNION ALL
 SELECT 'not of ours', l.reference, NULL, l.idempotency_key, NULL, NULL, l.amount_cents, ARRAY[l.line],
-       'find out who sent it; an older version of a rotated step looks like this, too'
+       'find out who sent it; an older derived key of a rotated step looks like this, too'
   FROM reconcile_ledger l
  WHERE l.at >= since AND l.at < until
    AND NOT EXISTS (SELECT FROM keys k WHERE l.idempotency_key IN (k.charge_key, k.refund_key))
@@ -70,11 +70,11 @@ SELECT 'not of ours', l.reference, NULL, l.idempotency_key, NULL, NULL, l.amount
             ELSE true END;
 $$;
 COMMENT ON FUNCTION reconcile(text, timestamptz, timestamptz) IS
-'Lists what the other side''s ledger and we disagree about; no rows: both agree.';
+'Lists the differences between the other side''s ledger and our keys; no rows: there are none.';
 
--- They made the charge, and the customer shall have the order: stores the row and the answer that the request would
--- have stored, in one transaction. The scope must keep requests (scope_set, keep_request). The order_id is a pure
--- function of the key: a second call makes no second order and raises ON006. charge: the key's first ledger entry.
+-- For a parked key whose charge was made: completes the key with the row and the answer that the request would have
+-- stored, in one transaction. The scope must keep requests (scope_set, keep_request). The order_id is a pure function
+-- of the key: a second call makes no second order and raises ON006. charge: the id of the charge.
 CREATE FUNCTION reconcile_accept(in_scope text, in_key text, in_attempt integer, charge text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -98,20 +98,20 @@ BEGIN
     -- yours
 END $$;
 COMMENT ON FUNCTION reconcile_accept(text, text, integer, text) IS
-'Ends a parked key as done: the row that the request would have made, and its answer.';
+'Completes a parked key: stores the row that the request would have made, and its answer.';
 
--- They made no charge, or the customer shall not have the order any more: the key ends with a refusal, which later
--- claims replay, and the compensations that the key's steps have registered (on_abort) are emitted.
+-- For a parked key whose charge was not made, or whose order is no longer wanted: ends the key with a refusal, which
+-- later claims replay, and emits the compensations that the key's steps have registered (on_abort).
 CREATE FUNCTION reconcile_refuse(in_scope text, in_key text, in_attempt integer)
 RETURNS void LANGUAGE sql AS $$
 SELECT once.key_resolve(in_scope, in_key, in_attempt, 'abort', 402,
                         '{"title": "the order was not made; what was charged goes back"}');
 $$;
 COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
-'Ends a parked key as not done; a charge that they made goes back by a compensation.';
+'Aborts a parked key; a charge that was made is refunded by a compensation.';
 
--- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to the last attempt
--- was lost, the message arrived and is a dead letter all the same. Here the event's payload names the message by
+-- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to an attempt was
+-- lost, the message may have arrived and be a dead letter all the same. Here the event's payload names the message by
 -- "reference"; put your own member there.
 CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text)
 RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)
@@ -123,4 +123,4 @@ SELECT CASE WHEN l.line IS NULL THEN 'dead, and they do not have it' ELSE 'dead,
   LEFT JOIN reconcile_ledger l ON l.reference = d.payload ->> 'reference';
 $$;
 COMMENT ON FUNCTION reconcile_dead(text, text) IS
-'Says which dead letters have arrived all the same, and which to send again.';
+'Shows which dead letters have arrived, and which to send again.';

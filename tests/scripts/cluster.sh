@@ -2,7 +2,7 @@
 # A named private cluster that shells can start and stop. Sourced after servers.sh. (Programs in
 # Rust use the harness in tests/src instead, which also removes the clusters of a killed program.)
 
-# Paths of unix sockets have at most 107 bytes; ours are in the cluster's directory if they fit.
+# The path of a unix socket has at most 107 bytes. The sockets are in the cluster's directory if their paths fit.
 cluster_sockets() {
     if [ "${#1}" -lt 80 ]; then
         echo "$1/sockets"
@@ -74,8 +74,8 @@ cluster_remove() {
     rm -rf "$directory" "$(cluster_sockets "$directory")"
 }
 
-# `cluster_verified bindir`: fails if once.verify() finds anything in a database of the last started cluster that has
-# the extension.
+# `cluster_verified bindir`: runs once.verify() in each database with the extension, in the last started cluster, and
+# fails if it finds anything.
 cluster_verified() {
     local ask=("$1/psql" -X -At -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres) database found
     for database in $("${ask[@]}" -d postgres -c 'SELECT datname FROM pg_database WHERE datallowconn'); do
@@ -101,7 +101,7 @@ pooler_start() {
     fi
     POOLER_PORT=$(free_port)
     echo '"postgres" ""' >"$directory/users.txt"
-    # PgBouncer writes its process id there: `$!` would be the id of the shell around it.
+    # PgBouncer writes its process id into this file: `$!` would be the id of the shell around it.
     POOLER=$directory/pgbouncer.pid
     cat >"$directory/pgbouncer.ini" <<END
 [databases]

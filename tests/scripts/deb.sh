@@ -2,12 +2,12 @@
 # The Debian package postgresql-MAJOR-pg-once, laid out by hand from staged files and built with
 # dpkg-deb: no source package, no debhelper. Sourced after extension.sh.
 #
-# To build it for others, set DEBFULLNAME and DEBEMAIL, as for any Debian package.
+# To distribute the package, set DEBFULLNAME and DEBEMAIL, as for any Debian package.
 
 CLUSTER=pg_once_test
 DEB_MAINTAINER="${DEBFULLNAME:-pg_once maintainers} <${DEBEMAIL:-pg-once@example.org}>"
 
-# The newest server on this machine that is laid out as Debian does it.
+# The pg_config of the newest server with headers in Debian's directories on this machine.
 debian_server() {
     local version config
     for version in 18 17 16 15; do
@@ -27,13 +27,13 @@ deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
 
 deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
 
-# Our files in Debian's own servers, from a package or not, except those of the tests' own cluster (CLUSTER).
+# The files of pg_once in Debian's directories, from a package or not, except those of the tests' cluster (CLUSTER).
 ours_on_disk() {
     find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
         -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true
 }
 
-# `make_deb major stage directory`: the package of the staged files, in the directory.
+# `make_deb major stage directory`: builds the package of the staged files, and puts it into the directory.
 make_deb() {
     local version=$1 stage=$2 out=$3 root doc name
     have dpkg-deb || die "make deb needs Debian's dpkg-deb"
@@ -98,7 +98,7 @@ deb_libraries() {
     rm -rf "$work"
 }
 
-# The prerm script: names the servers that would not start without the package. It never stops a removal.
+# Prints the prerm script: it names the servers that would not start without the package. It never stops a removal.
 deb_prerm() {
     local version=$1
     cat <<END
@@ -120,7 +120,7 @@ exit 0
 END
 }
 
-# One entry for each version of CHANGELOG.md that is not newer than this version.
+# One entry for this version, and one for each other version that CHANGELOG.md has with a date.
 deb_changelog() {
     local name version date
     name=$(deb_name "$1")

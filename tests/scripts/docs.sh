@@ -20,7 +20,7 @@ install_extension "$CHOSEN_PG_CONFIG" dev
 (PG_ONCE_WRITE_DOCS=1 run_e2e "$CHOSEN_PG_CONFIG" "$CHOSEN_PG_CONFIG" --test reference)
 
 say "Building the book"
-# mdBook takes pages below one folder only. So the pages and the files that they link to are copied, in the same places.
+# mdBook reads pages below one folder only. So the pages and the files that they link to are copied, with their paths.
 copy=$ROOT/target/book-src
 rm -rf "$copy" "$ROOT/target/book"
 mkdir -p "$copy/src"
@@ -33,7 +33,7 @@ while IFS=: read -r page link; do
     [ -e "$(dirname "$page")/$link" ] || die "$page links to $link, which is not copied into the book; add it in tests/scripts/docs.sh"
 done < <(grep -roP --include='*.md' '\]\(\K[^)#:]+(?=[)#])' .)
 sed -e 's,](\.\./,](,' -e t -e 's,](,](docs/,' docs/SUMMARY.md >SUMMARY.md
-# Pages that other pages link to, and that the table of contents does not name.
+# Adds the copied pages that the table of contents does not name.
 others=$(find . -name '*.md' ! -path ./SUMMARY.md | sed 's,^\./,,' | sort)
 printf '\n# Files\n\n' >>SUMMARY.md
 while read -r page; do

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Runs the end-to-end tests on one server, and chooses the place of their clusters. Sourced after servers.sh.
 
-# Tests of sessions mostly wait, for leases, locks and servers that start. So each of the two programs runs more tests
-# at once than there are cores.
+# The tests mostly wait: for leases, locks and servers that start. So a test program runs more tests at once than there
+# are cores.
 test_threads() { echo "${RUST_TEST_THREADS:-$((2 * $(nproc)))}"; }
 
 # The end-to-end tests make hundreds of clusters of a thousand files each. They are in memory if it has room for all
@@ -21,12 +21,12 @@ directory_for_clusters() {
         mktemp -d "$STATE/run/XXXXXX"
         return
     fi
-    # The remains of a killed run.
+    # Removes what killed runs left here more than five hours ago.
     find "$memory" -maxdepth 1 -name 'pg_once.??????' -user "$(id -un)" -mmin +300 -exec rm -rf {} + 2>/dev/null || true
     mktemp -d "$memory/pg_once.XXXXXX"
 }
 
-# The leash processes of the last test program (tests/src/leash.rs) remove its remains, and outlive the program.
+# Waits until the last program's leash processes (tests/src/leash.rs) have removed its clusters, then removes the rest.
 remove_clusters() {
     local round
     trap '' INT TERM
@@ -48,7 +48,7 @@ e2e_programs() {
         printf '%s\n' "$built" >&2
         return 1
     }
-    # As cargo names them: "Executable e2e/keys/main.rs (target/debug/deps/keys-0123)".
+    # Reads cargo's lines, such as "Executable e2e/keys/main.rs (target/debug/deps/keys-0123)".
     sed -n 's/^ *Executable \(unittests \)\?\(.*\) (\(.*\))$/\2 \3/p' <<<"$built" | awk -v longest="$LONGEST" '
         BEGIN { n = split(longest, names, " "); for (i = 1; i <= n; i++) rank[names[i]] = i }
         $2 ~ /\/pg_once-[^\/]*$/ || $2 ~ /\/client-[^\/]*$/ { next }
@@ -58,10 +58,10 @@ e2e_programs() {
         }' | sort -s -n -k 1,1 | cut -d ' ' -f 2-
 }
 
-# `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on that server; pg_upgrade begins with the
-# older server. Two programs at a time, since most of them wait for leases, locks and servers that start; a program's
-# output comes at its end, in full if it failed. E2E_SKIP names tests that are left out, E2E_WITHOUT a program. Call it
-# in a subshell: at its end the clusters are removed.
+# `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on the first server; pg_upgrade begins with
+# the second. Two programs run at a time, since most of them wait. A program that has ended prints one line, and its
+# whole output if it failed. E2E_SKIP names tests that are left out, E2E_WITHOUT a program. Call run_e2e in a subshell,
+# whose end removes the clusters.
 run_e2e() {
     local config=$1 old=$2 clusters programs name file status skip=() failures=()
     for name in ${E2E_SKIP:-}; do skip+=(--skip "$name"); done
@@ -79,7 +79,7 @@ run_e2e() {
         (
             trap - EXIT
             begin=$SECONDS status=ok
-            # The directory in which cargo runs them.
+            # cargo runs the programs in this directory, too.
             cd tests || exit
             case $file in /*) ;; *) file=../$file ;; esac
             RUST_TEST_THREADS=$(test_threads) PG_ONCE_PG_CONFIG=$config PG_ONCE_OLD_PG_CONFIG=$old \

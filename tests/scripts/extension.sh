@@ -78,7 +78,7 @@ put_extension() {
 
 may_write() { [ -w "$("$1" --pkglibdir)" ] && [ -w "$("$1" --sharedir)/extension" ]; }
 
-# Answers our private copy if its headers equal the server's, so that the copy's build is used again.
+# The pg_config of our private copy if its headers equal the server's, so that cargo reuses its build; else $2.
 headers_for() {
     local private
     private=$(private_pg_config "$1")
@@ -90,7 +90,7 @@ headers_for() {
     fi
 }
 
-# `copy_documents directory`: the files of the extension outside the server's directories.
+# `copy_documents directory`: copies the documents, the examples and the monitoring files.
 copy_documents() {
     local to=$1
     mkdir -p "$to"

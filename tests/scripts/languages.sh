@@ -2,8 +2,8 @@
 # The example programs in other languages (sql/examples/), tested against a private cluster, each in
 # a database of its own. Sourced after cluster.sh.
 #
-# Their dependencies are pinned, under target/tools/languages. From the machine they need Debian packages only, which
-# are installed only where that is allowed.
+# Their dependencies are pinned, and installed under target/tools/languages. Missing languages are installed from Debian
+# packages where that is allowed.
 
 # shellcheck disable=SC2034 # for the script that sources this
 LANGUAGES="python node java"
@@ -17,7 +17,7 @@ language_packages() {
     esac
 }
 
-# `need_language name`: prepares the language; false, after naming the packages, where that is impossible.
+# `need_language name`: installs what the language needs; false, with the reason printed, where that is impossible.
 need_language() {
     local packages
     read -ra packages <<<"$(language_packages "$1")"
@@ -74,7 +74,7 @@ python_install() {
     "$directory/bin/pip" --disable-pip-version-check install --quiet --only-binary=:all: "$@"
 }
 
-# In a copy of the folder, so that the clone stays as it is.
+# Installs outside of the clone, so that the clone stays as it is.
 ready_node() {
     local directory from=sql/examples/node
     directory=$(language_directory node)
@@ -88,7 +88,7 @@ ready_node() {
 
 ready_java() { true; }
 
-# The tests import the wheel: the folder of the package is not on their import path.
+# Installs the package as a wheel: its folder is not on the import path of the tests.
 python_wheel() {
     local directory=$1
     rm -rf "$directory/wheels" &&
@@ -152,7 +152,7 @@ one_language() {
     "test_$1" "$2"
 }
 
-# `language_tests version language ...`: all at once, since they mostly wait for leases to expire.
+# `language_tests version language ...`: tests all languages at once, since the tests mostly wait for leases to expire.
 language_tests() {
     local config language log status=0
     local -A running=()

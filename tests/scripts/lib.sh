@@ -10,7 +10,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 cd "$ROOT"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
-# `make test` and `make test-matrix` test these versions, and other versions with headers on this machine.
+# `make test` takes the first of these that is available; `make test-matrix` all, and others with headers here.
 ALWAYS_VERSIONS="15 16 18"
 KNOWN_VERSIONS="15 16 17 18"
 # If this version is not tested, `make test-matrix` only compiles for it.
@@ -106,11 +106,11 @@ if is_root; then export PG_ONCE_OS_USER=$SERVER_USER; fi
 
 # Where servers and clusters are ----------------------------------------------------------------
 
-# Under target/, unless the server's user cannot get there (root in a directory of mode 0700).
+# Under target/, unless the server's user cannot reach it (root's clone in a directory of mode 0700).
 state_directory() {
     local inside=$ROOT/target/state outside
     mkdir -p "$inside"
-    # The first decision stays: with another path everything would be built again.
+    # Keeps a directory that was chosen before: with another path everything would be built again.
     if [ -s "$inside/elsewhere" ] && [ -O "$(cat "$inside/elsewhere")" ]; then
         cat "$inside/elsewhere"
         return
@@ -134,7 +134,7 @@ mkdir -p "$PG_ONCE_RUN_DIR"
 # The pg_config of our private copy of a server, by major version.
 private_pg_config() { echo "$STATE/pg$1/pg_config"; }
 
-# "PostgreSQL 15.20 (Debian ...)" -> 15; nothing if it cannot be run.
+# "PostgreSQL 15.20 (Debian ...)" -> 15; nothing if pg_config cannot be run.
 major_version() {
     "$1" --version 2>/dev/null | sed -n 's/^[^0-9]*\([0-9][0-9]*\).*/\1/p'
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make lint: formatting, clippy, shellcheck, pgspot and the client's documentation. All of them run; any finding fails.
 # `lint.sh extension`: clippy of the extension alone, for the version that PG_VERSIONS names; `lint.sh bare`: clippy of
-# the client without its optional features, which also has other dependencies.
+# the client without its optional features and their dependencies.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh
@@ -20,7 +20,7 @@ check() {
     "$@" || findings+=("$name")
 }
 
-# rustfmt may have another version than the compiler: a linked toolchain may lack `cargo fmt`.
+# A linked toolchain may lack `cargo fmt`; then that of the toolchain `stable` is used.
 format_check() {
     local toolchain=${RUSTUP_TOOLCHAIN:-}
     if ! cargo fmt --version >/dev/null 2>&1; then toolchain=stable; fi
@@ -55,10 +55,10 @@ if [ $# -gt 0 ]; then exit; fi
 check "Formatting (these files differ from what 'cargo fmt --all' makes of them)" format_check
 check "Shell scripts" shell_check
 check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
-# `--all-targets` would check each program without unit tests twice.
+# `--all-targets` would check a program that has no unit tests twice.
 check "Clippy: the client and the tests" clippy "${BOTH[@]}" --lib --bins --examples --tests
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
-# The example gives the dependencies the features that they had for clippy, so they are not checked again.
+# With the example, the dependencies have the same features as for clippy, so cargo does not check them again.
 check "The client's documentation" env RUSTDOCFLAGS="-D warnings" \
     cargo doc --quiet --package pg-once --all-features --no-deps --lib --example quickstart
 

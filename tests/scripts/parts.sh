@@ -7,11 +7,11 @@ FAILED=0
 PARTS=
 BEGIN=$SECONDS
 
-# `want part ...`: the parts asked for; `wanted part`: whether it is one of them.
+# `want part ...` names the parts to run; `wanted part`: whether the part is one of them.
 want() { PARTS=" $* "; }
 wanted() { case "$PARTS" in *" $1 "*) ;; *) return 1 ;; esac }
 
-# `ended "name" begin status [end]`: the line of a part that is over.
+# `ended "name" begin status [end]`: prints the line of a part that has ended, and keeps it for the table.
 ended() {
     local result=ok end=${4:-$SECONDS}
     if [ "$3" != 0 ]; then
@@ -22,12 +22,12 @@ ended() {
     note "$result: $1, $((end - $2)) s"
 }
 
-# `part "name" command ...`: a failure is noted, and the next part runs all the same.
+# `part "name" command ...`: runs the part. A failure is noted, and does not stop the script.
 part() {
     local name=$1 begin=$SECONDS status
     shift
     say "$name"
-    # A shell of its own: a failure inside ends the part and not the run. In a condition (`if (...)`) bash would
+    # In a subshell, so that a failure ends the part and not the script. In a condition (`if (...)`) bash would
     # ignore `set -e`.
     set +e
     (

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # pgmq's SQL, for comparing the outbox in the benchmark. Sourced after toolchain.sh.
 #
-# It comes with the Python package pgmq, under target/tools. Without it the benchmark skips pgmq with a message.
+# The SQL comes with the Python package pgmq, under target/tools. Without it the benchmark skips pgmq with a message.
 
-# With the SQL of pgmq 1.13.0.
+# This version of the package has the SQL of pgmq 1.13.0.
 PGMQ_PACKAGE=pgmq==1.1.4
 PGMQ_WHEEL_SHA256=4d9e7aa517295669d46a11d3d13106efbdc738d0e127d84c567b6d4c936e7d1d
 PGMQ_SHA256=bf7e66c75ed771df0c5f7cb2b9f0123ca77992daacd56e3911d1894a3efa99de

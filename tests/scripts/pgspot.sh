@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs pgspot over the install script and every upgrade script, also that of the made-up next version. No object of
-# another schema may take the place of a name or operator, and no function may run as its owner without a pinned
+# Runs pgspot over the install script and every upgrade script, also that of the made-up next version. No name or
+# operator may resolve to an object that a user made, and no function may be SECURITY DEFINER without a pinned
 # search_path.
 #
-#   pgspot.sh [directory]   the scripts of a build (target/stage/18/extension); without one the install script
-#                           is put together from sql/ as the build does
+#   pgspot.sh [directory]   the scripts of a build (target/stage/18/extension); without a directory, the install
+#                           script that is assembled from sql/ as in a build
 #
-# It passes without exceptions, because each script begins with SET LOCAL search_path = pg_catalog, pg_temp. A necessary
+# pgspot needs no exceptions, because each script begins with SET LOCAL search_path = pg_catalog, pg_temp. A necessary
 # exception (--ignore CODE, --proc-without-search-path 'FUNCTION') goes into ALLOWED with its reason.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -27,7 +27,7 @@ need_pgspot() {
 
 pgspot() { PYTHONPATH=$tool python3 -m pgspot "$@"; }
 
-# The files in the order in which the build takes them.
+# Assembles the install script from sql/ in the order of the build, and copies the upgrade scripts.
 assemble() {
     local file
     sed -n 's|.*"\.\./\(sql/[a-z_]*\.sql\)".*|\1|p' pg_ext/src/lib.rs >"$work/files"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Mermaid's pictures: the library for the book, and a test in a browser. The library must draw every block of README
-# and docs/ and every answer of machine_diagram. Sourced after lib.sh; the test needs cluster.sh.
+# and docs/ and the diagrams of three machines. Sourced after lib.sh; the test needs cluster.sh.
 
 # Sets MERMAID to the library's file, of the version that tests/mermaid/package-lock.json pins; false without npm.
 need_mermaid() {
@@ -18,13 +18,13 @@ need_mermaid() {
 }
 
 can_draw() {
-    # Each only if it is missing: Debian's npm conflicts with a Node from elsewhere, which has its own.
+    # Installs only what is missing: Debian's npm conflicts with a Node from elsewhere, which has an npm of its own.
     have chromium || apt_install chromium || true
     have npm || apt_install nodejs npm || true
     have chromium && need_mermaid
 }
 
-# `machine_picture psql path`: what machine_diagram answers for path.json over the tables of path.sql, as a page's block.
+# `machine_picture psql path`: a mermaid block with the diagram of the machine path.json over the tables of path.sql.
 machine_picture() {
     local machine=${2##*/}
     echo '```mermaid'
@@ -35,7 +35,7 @@ END
     echo '```'
 }
 
-# The mermaid blocks of pages, each an element with the page's name.
+# Prints the mermaid blocks of pages as HTML elements with the page's name.
 mermaid_blocks() {
     awk '/^```mermaid$/ { inside = 1; print "<pre class=\"picture\" title=\"" FILENAME "\">"; next }
         inside && /^```$/ { inside = 0; print "</pre>"; next }

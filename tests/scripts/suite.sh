@@ -12,9 +12,9 @@ setup() {
     need_rust
     need_c_toolchain
     need_cargo_pgrx
-    # The end-to-end tests and the client's put a pooler between client and server.
+    # Some end-to-end tests connect through PgBouncer; with POOLED=1 most of them do, and the client's tests.
     need_pgbouncer "tests through a pooler cannot run"
-    # The tests of metrics load the alert rules and scrape a database with the real programs.
+    # The tests of metrics load the alert rules with Prometheus, and scrape a database with both exporters.
     local watchers=(prometheus prometheus-postgres-exporter prometheus-sql-exporter)
     if ! have promtool || ! have "${watchers[0]}" || ! have "${watchers[1]}" || ! have "${watchers[2]}"; then
         apt_install "${watchers[@]}" ||
@@ -41,7 +41,7 @@ take_versions() {
     done
 }
 
-# The test server's data; pgrx wants a directory that the server's user may write to.
+# The in-database tests. pgrx needs a data directory that the server's user may write to.
 db_tests() {
     local version=$1 data=$STATE/pgrx-tests runas=()
     rm -rf "$data"
@@ -55,7 +55,7 @@ db_tests() {
     rm -rf "$data"
 }
 
-# `built version profile`: the extension of that profile in the private server.
+# `built version profile`: builds the extension in that profile, and installs it into the private server.
 built() { part "build ($2) and install, PostgreSQL $1" install_extension "$(private_pg_config "$1")" "$2"; }
 
 # `e2e_tests version [--test name ...]`; with POOLED=1 their sessions go through PgBouncer in transaction mode, except
@@ -121,10 +121,10 @@ client_tests() {
         export PG_ONCE_DIRECT_URL=$address/examples
     fi
     export PG_ONCE_URL=$way/examples
-    # The tests run one of the examples.
+    # One of the client's tests runs an example.
     cargo build --quiet "${BOTH[@]}" --examples
     RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" --test client
-    # sqlx needs a pooler that knows named statements.
+    # sqlx uses named prepared statements, so it needs a pooler that supports them.
     [ "${POOLED:-0}" = 1 ] || PG_ONCE_DRIVER=sqlx RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" \
         --test client
     cargo test --quiet "${BOTH[@]}" --doc

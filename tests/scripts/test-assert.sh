@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make test-assert: the end-to-end tests on a PostgreSQL 15 that checks itself. Debian's source of it is built with
+# make test-assert: the end-to-end tests on a PostgreSQL 15 with assertions. Debian's source is built with
 # --enable-cassert, once (a few minutes), and gets the extension in the dev profile. Every test must pass, and
 # the log of every server that a test started must be free of failed assertions, PANIC and leaks. At the end of every
 # test amcheck and pg_visibility look at each table and index of its databases (tests/src/pages.rs); the program `pages`
@@ -19,7 +19,7 @@ LOGS=$STATE/assert-logs
 # A failed assertion; a PANIC; the server's warnings about a resource that a transaction did not release.
 COMPLAINTS='TRAP:|PANIC:|WARNING: .*(leak|still active|not closed|still referenced)'
 
-# Debian's source, the newest that the mirror has; a stale mirror lists versions that it does not have yet.
+# The newest of Debian's sources that can be downloaded: a mirror may list versions whose files it does not have yet.
 get_source() {
     local work=$1 mirror release version lines=()
     while read -r mirror release; do
@@ -41,7 +41,7 @@ get_source() {
     die "none of them could be downloaded; see above"
 }
 
-# Built in place: the checks below need the modules of contrib beside the programs.
+# Builds the server with the modules of contrib that the checks of pages need (PG_ONCE_PAGES).
 build_server() {
     local work=$STATE/assert-build module
     apt_install libicu-dev zlib1g-dev pkg-config || note "building with the present libraries"

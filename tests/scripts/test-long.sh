@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make test-long: the full forms of slow tests (`make test` has short forms of teardown, kills, nothing_lost, metrics).
 # Prints the time of each part. Needs hours rather than minutes, 30 GB of disk, and a machine that does nothing else.
-#   - every interleaving of worker, endpoint and sweep at REPEATABLE READ and SERIALIZABLE, too;
+#   - every interleaving of a teardown's worker, endpoint and sweep at REPEATABLE READ and SERIALIZABLE, too;
 #   - 100 kills of backends, the worker and the postmaster under a mixed load of everything;
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
 #   - 16 shards that are split and moved, script and source killed in each step;
@@ -27,7 +27,7 @@ if [ $# -gt 0 ]; then want "$@"; else want teardown kills nothing_lost shards me
 # One test program in its long form; it prints its progress.
 long_test() {
     local more=()
-    # The tests of `faults` run only here.
+    # The tests of `faults` are ignored by default.
     if [ "$1" = faults ]; then more=(--ignored); fi
     PG_ONCE_LONG=1 PG_ONCE_PG_CONFIG=$CHOSEN_PG_CONFIG PG_ONCE_OLD_PG_CONFIG=$OLD_PG_CONFIG \
         cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1 "${more[@]}"

@@ -3,7 +3,7 @@
 # with its time, and a table at the end. Arguments: the parts wanted (compile core pooler languages pictures
 # package); without any, all of them.
 #   compile    lints of the client without features, and of the extension for the version that no test runs on
-#   core       the core of the end-to-end tests: with the release build on 15, and on the versions between
+#   core       the core of the end-to-end tests: release build on the oldest version, dev build on the middle ones
 #   pooler     end-to-end and client tests on the newest version, through PgBouncer in transaction mode
 #   languages  the example programs in Python, Node and Java, killed and raced, on the newest version
 #   pictures   mermaid blocks of the book and machine_diagram's answers, drawn in a browser, on the newest version
@@ -18,11 +18,11 @@
 . tests/scripts/pictures.sh
 
 if [ $# -gt 0 ]; then want "$@"; else want compile core pooler languages pictures package; fi
-# What depends most on the server's version and on the build: table access, locks, isolation, crashes.
+# The tests that depend most on the server's version and the build: table access, locks, isolation, crashes.
 CORE=(--test keys --test races --test machines --test outbox --test sweeps --test crash)
 
-# The release build takes minutes, most of them of one core: in a directory of its own it runs beside the first parts.
-# The part that installs it waits for cargo's lock, and reports a failure.
+# The release build takes minutes, mostly on one core, so it is started here and runs beside the first parts. The part
+# that installs the release build waits for cargo's lock, and reports a failure of the build.
 release_ahead() {
     set -m
     stage_extension "$(private_pg_config "$OLDEST")" release "$CARGO_TARGET_DIR/stage/ahead" >/dev/null 2>&1 </dev/null &
@@ -45,7 +45,7 @@ compiled() {
 
 pooler_is_here() { has_pgbouncer || is_ci; }
 
-# The languages that are installed or can be installed; under CI these must be all languages.
+# Tests the languages that are installed or can be installed; under CI a missing language is a failure.
 languages() {
     local language ready=()
     for language in $LANGUAGES; do
@@ -71,8 +71,8 @@ pictures() {
     fi
 }
 
-# The server version for which Debian's package is tested: the first tested version that Debian's packages have
-# installed on this machine.
+# The server version for which our Debian package is tested: the first tested version that is installed here from
+# Debian's packages.
 deb_version_here() {
     local version
     for version in "${VERSIONS[@]}"; do
@@ -118,7 +118,7 @@ if wanted core; then
         part "the core of the end-to-end tests, PostgreSQL $version" e2e_tests "$version" "${CORE[@]}"
     done
 fi
-# pg_upgrade begins with the oldest version.
+# The tests of pg_upgrade begin with the oldest version, so it needs the extension.
 if wanted core || wanted pooler; then built "$OLDEST" release; fi
 if wanted core; then
     part "the core of the end-to-end tests with the release build, PostgreSQL $OLDEST" e2e_tests "$OLDEST" "${CORE[@]}"

@@ -15,7 +15,7 @@
 
 OUT=$ROOT/target/package
 
-# `expect "what" "wanted" "got"`: got must be, or contain, wanted.
+# `expect "what" "wanted" "got"`: the text got must contain the text wanted.
 expect() {
     case $3 in
         *"$2"*) note "$1: $2" ;;
@@ -23,14 +23,14 @@ expect() {
     esac
 }
 
-# `must ask ... statement`: an error of the statement ends the test, and is shown.
+# `must command ...`: runs the command. Its failure ends the test, and is shown.
 must() {
     local said
     said=$("$@") || die "this failed: ${*: -1}" "$said"
     echo "$said"
 }
 
-# A user's first calls; the same answer must come back later.
+# FINISH makes and finishes a user's first request; CLAIM must replay the same answer later.
 CLAIM="select outcome, response_code from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
 FINISH="select once.key_complete('orders.create', 'k-1', token, 201, '{\"order\": 1}') from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
 

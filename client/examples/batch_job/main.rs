@@ -1,10 +1,10 @@
-//! A costly batch job that can be cancelled while it runs: the story of `docs/how-to/batch-job.md`.
+//! A costly batch job that can be cancelled while it runs: the example of `docs/how-to/batch-job.md`.
 //!
 //! `cargo run -p pg-once --example batch_job -- --database-url postgres://localhost/mydb`, in a
-//! database where `CREATE EXTENSION pg_once` was done. It makes the story's tables in a schema of
-//! their own, runs the story in four parts (finished; cancelled mid-flight, delivered twice; killed
-//! with -9 and then cancelled; killed and run again), and ends with an error unless every point and
-//! every artifact is where it belongs. `batch.rs` is the part to read.
+//! database where `CREATE EXTENSION pg_once` was done. The program makes its tables in a new schema, and
+//! four jobs: one finishes; one is delivered twice, and cancelled while it runs; one is killed with -9
+//! and then cancelled; one is killed and run again. It fails unless the points and artifacts of
+//! each job are as expected. `batch.rs` is the part to read.
 
 mod batch;
 mod store;
@@ -33,20 +33,20 @@ const JOB: &str = "WITH wallet AS (INSERT INTO wallet VALUES ($1, 100)), \
 const STATE: &str =
     "SELECT status, points FROM batch_job JOIN wallet USING (customer) WHERE id = $1";
 const ITEMS: i32 = 5;
-/// How soon a worker's death is noticed.
+/// A dead worker's job can be reverted after this time.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// A cancellable batch job, run to its several ends.
+/// Runs four cancellable batch jobs, each to another end.
 #[derive(Clone, Parser)]
 struct Args {
     /// A database with the extension pg_once.
     #[arg(long, env = "PG_ONCE_URL")]
     database_url: String,
-    /// Where the artifacts go; by default a temporary directory.
+    /// The directory of the artifacts; by default a temporary one.
     #[arg(long)]
     store: Option<PathBuf>,
-    /// Only works on this job of the machine and schema of that name, and stalls in the second item:
-    /// the worker that is killed.
+    /// For the worker process that is killed: works only on job JOB of machine NAME, in the schema
+    /// NAME, and hangs in the second item.
     #[arg(long, num_args = 2, value_names = ["NAME", "JOB"], hide = true)]
     stall: Option<Vec<String>>,
 }
@@ -96,8 +96,8 @@ impl Story {
         })
     }
 
-    /// What a deployment does: tables, machine, guard. Before its service begins, it asks whether
-    /// somebody sweeps.
+    /// Does what a deployment does: makes the tables, the machine and the guard, then asks whether
+    /// sweeps cover the machine.
     async fn prepare(&self) -> Result<()> {
         let client = self.pool.get().await?;
         let schema = format!("CREATE SCHEMA {}", self.name);
@@ -116,7 +116,7 @@ impl Story {
         self.sweep().await
     }
 
-    /// What pg_cron or another scheduler does every few seconds.
+    /// Sweeps once, as pg_cron or another scheduler does every few seconds.
     async fn sweep(&self) -> Result<()> {
         let sweep = "SELECT failed FROM once.sweep(task => 'action_release', machine => $1)";
         let row = self
@@ -160,7 +160,7 @@ impl Story {
         self.expect("finished", job, "ada", "done", 50, 5).await
     }
 
-    /// The queue delivers the job twice, and the user cancels while one of the workers is at it.
+    /// The queue delivers the job twice, and the user cancels it while one of the workers runs it.
     async fn cancelled_while_it_runs(&self) -> Result<()> {
         let job = self.new_job("bob").await?;
         let cancel = async {
@@ -175,7 +175,7 @@ impl Story {
         let request: Result<CancelRequest> = cancel;
         ensure!(
             matches!(request?, CancelRequest::Accepted { .. }),
-            "a worker is at it"
+            "no worker runs the job"
         );
         match (one?, other?) {
             (JobOutcome::Cancelled(cancelled), JobOutcome::InProgress { .. })
@@ -188,7 +188,7 @@ impl Story {
             .await
     }
 
-    /// The worker is gone before it can see the flag: a sweep and the teardown worker end the job.
+    /// The worker is killed before the job is cancelled: a sweep and the teardown worker end the job.
     async fn killed_and_cancelled(&self) -> Result<()> {
         let job = self.new_job("cyd").await?;
         self.kill_a_worker(job).await?;
@@ -220,7 +220,7 @@ impl Story {
             .await
     }
 
-    /// Another worker goes on with what is not done.
+    /// Another worker does the items that are not saved yet.
     async fn killed_and_run_again(&self) -> Result<()> {
         let job = self.new_job("dan").await?;
         self.kill_a_worker(job).await?;
@@ -249,7 +249,7 @@ impl Story {
         let line = BufReader::new(output).lines().next_line().await?;
         ensure!(
             line.as_deref() == Some("stalled"),
-            "the worker says {line:?}"
+            "the worker printed {line:?}"
         );
         worker.kill().await?;
         Ok(())
@@ -266,7 +266,7 @@ impl Story {
         bail!("not killed, but {outcome:?}")
     }
 
-    /// Sweeps until the dead worker's job is back in the queue: one lease and one sweep.
+    /// Sweeps until the dead worker's lease has expired and the job is `queued` again.
     async fn until_given_back(&self, job: i64) -> Result<()> {
         let given_back = "SELECT status = 'queued' FROM batch_job WHERE id = $1";
         for _ in 0..100 {
@@ -294,7 +294,7 @@ impl Story {
         Ok(client.query_one(condition, &[&job]).await?.get(0))
     }
 
-    /// Is everything where it belongs?
+    /// Prints the job's status, points and artifacts, and fails unless they are the expected ones.
     async fn expect(
         &self,
         part: &str,

@@ -1,7 +1,7 @@
 //! Owns the artifacts: a directory for each item, in it a file for each attempt.
 //!
-//! Invariant: deleting what is not there is success, and an attempt that learns that its lease is lost deletes only
-//! its own file. The files are small, so the blocking calls of the standard library do.
+//! Invariant: deleting a missing file or directory is success, and an attempt that learns that its lease is lost
+//! deletes only its own file. The files are small, so the blocking calls of the standard library suffice.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,14 +20,14 @@ impl Store {
         &self.0
     }
 
-    /// Writes an attempt's file of an item.
+    /// Writes an attempt's file for an item.
     pub fn write(&self, artifact: &str, token: i64, content: &str) -> io::Result<()> {
         let directory = self.0.join(artifact);
         fs::create_dir_all(&directory)?;
         fs::write(directory.join(token.to_string()), content)
     }
 
-    /// Deletes an attempt's file; the directory too, if it was the last.
+    /// Deletes an attempt's file, and the item's directory if it is empty then.
     pub fn delete_attempt(&self, artifact: &str, token: i64) -> io::Result<()> {
         let directory = self.0.join(artifact);
         missing_is_fine(fs::remove_file(directory.join(token.to_string())))?;
@@ -37,12 +37,12 @@ impl Store {
         }
     }
 
-    /// Deletes everything that any attempt has made of an item.
+    /// Deletes an item's directory with the files of all attempts.
     pub fn delete(&self, artifact: &str) -> io::Result<()> {
         missing_is_fine(fs::remove_dir_all(self.0.join(artifact)))
     }
 
-    /// How many items whose names begin so have artifacts.
+    /// Counts the artifacts whose names begin with `prefix`.
     pub fn count(&self, prefix: &str) -> io::Result<usize> {
         let mut count = 0;
         for entry in fs::read_dir(&self.0)? {

@@ -1,5 +1,5 @@
 //! Owns closing a billing: each closing has one key, one registration at the tax office and one invoice. The lines
-//! that idempotency costs are marked. docs/how-to/billing.md shows this program.
+//! that idempotency adds are marked `// once`. docs/how-to/billing.md shows this program.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acted, Error, JobFailure, Json, Machine, OpenTransaction}; // once
@@ -45,7 +45,7 @@ impl Clerk {
                 let registered: serde_json::Value = serde_json::from_str(&body)?;
                 Ok(registered["id"].as_str().unwrap_or_default().to_owned())
             }
-            // The billing is open again. Whoever presses next asks with the same key.
+            // Puts the billing back to `open`; the next attempt sends the same key.
             Ended::Refused(status, _) => Err(JobFailure::release(status)),
             Ended::NoAnswer(_, error) => Err(JobFailure::release(error)),
         }

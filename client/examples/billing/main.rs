@@ -1,9 +1,9 @@
 //! Two clerks press "close billing" at once.
 //!
 //! `cargo run -p pg-once --example billing -- --database-url postgres://localhost/mydb`, in a database where
-//! `CREATE EXTENSION pg_once` was done. It runs the story in its parts (two clerks; a tax office that is away, and one
-//! that does not answer) and ends with an error unless there is one invoice for each billing. `clerk.rs` is the part to
-//! read; `client/tests/client/billing.rs` kills it at every statement.
+//! `CREATE EXTENSION pg_once` was done. The program runs two cases (two clerks at once; a tax office that answers 503,
+//! then does not answer) and fails unless there is one invoice for each billing. `clerk.rs` is the part to read;
+//! `client/tests/client/billing.rs` kills this program at every statement.
 
 mod clerk;
 #[path = "../common/mod.rs"]
@@ -46,7 +46,7 @@ async fn main() -> Result<()> {
     let story = Story::begin(&story.database_url, "billing", TABLES).await?;
     let mut definition: serde_json::Value = serde_json::from_str(DEFINITION)?;
     definition["machine"] = story.name.as_str().into();
-    // How soon another clerk may press after a process died.
+    // After this time another clerk may close a billing whose process died.
     definition["steps"][0]["lease"] = "1 second".into();
     Machine::define(&story.pool, &Json::from(definition)).await?;
     let office = Foreign::start().await?;
@@ -81,7 +81,7 @@ async fn open(story: &Story) -> Result<Uuid> {
     Ok(client.query_one(OPEN, &[]).await?.try_get(0)?)
 }
 
-/// One closes the billing, the other is told that it is being closed or is closed.
+/// One clerk closes the billing; the other gets `InProgress`, or `Refused` if it is closed by then.
 async fn two_clerks(story: &Story, clerk: &Clerk) -> Result<()> {
     let id = open(story).await?;
     let (one, other) = tokio::try_join!(clerk.close(id), clerk.close(id))?;
@@ -90,7 +90,7 @@ async fn two_clerks(story: &Story, clerk: &Clerk) -> Result<()> {
     expect("two clerks: closed", made.iter().sum(), 1)
 }
 
-/// Away, then it registers and does not answer, then it answers.
+/// The office answers 503, then registers without an answer, then answers.
 async fn office_in_trouble(story: &Story, clerk: &Clerk, office: &Foreign) -> Result<()> {
     let id = open(story).await?;
     office.trouble(PATH, &[Trouble::Refuse(503), Trouble::NoAnswer]);
@@ -102,7 +102,7 @@ async fn office_in_trouble(story: &Story, clerk: &Clerk, office: &Foreign) -> Re
     close_in_the_end(clerk, id).await
 }
 
-/// A clerk who presses until the billing is closed.
+/// Tries until the billing is closed.
 async fn close_in_the_end(clerk: &Clerk, id: Uuid) -> Result<()> {
     loop {
         match clerk.close(id).await? {

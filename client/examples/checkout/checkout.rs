@@ -1,14 +1,14 @@
-//! Owns a checkout: a charge, a shipment, an order, and what undoes them.
+//! Owns a checkout: a charge and a shipment with their compensations, and the order.
 //!
 //! 1. The key is claimed with the order as its request.
 //! 2. Each foreign call is a step. Its compensation is registered before the call; the receipt's event
 //!    is registered with the record of the charge.
 //! 3. The order's row and the answer commit together, and with them the receipt's event. If a call is
-//!    refused for good, the key is aborted instead, and with that the compensations are emitted, newest
+//!    refused for good, the key is aborted instead, and the abort emits the compensations, newest
 //!    first.
 //!
-//! Invariant: a charge that may have been made has a compensation in the database, from before it was
-//! asked for until the order is complete.
+//! Invariant: a charge that may have been made has a compensation in the database, from before the
+//! request to the bank until the order is complete.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub const TABLES: &str = "CREATE TABLE orders (key text PRIMARY KEY, charge text
     CREATE TABLE undone (n bigint GENERATED ALWAYS AS IDENTITY, key text, step text, what text, PRIMARY KEY (key, step))";
 const INSERT: &str = "INSERT INTO orders (key, charge, shipment) VALUES ($1, $2, $3)";
 
-/// How often an attempt asks the bank or the carrier, and how long it waits in between, at most.
+/// How often an attempt calls the bank or the carrier, and its longest wait between two calls.
 const TRIES: Backoff = Backoff {
     tries: 2,
     base: Duration::from_millis(50),
@@ -45,7 +45,7 @@ pub struct Order {
     pub amount_cents: i64,
 }
 
-/// What a compensation has to know: which call of which order, by the key under which it was made.
+/// The payload of a compensation: the order, the step, and the derived key of the call to undo.
 #[derive(Deserialize, Serialize)]
 pub struct Undo {
     pub order: String,
@@ -60,12 +60,12 @@ pub struct Checkout {
     pub scope: Scope,
     pub receipts: Topic,
     pub undos: Topic,
-    /// Dies when the card is charged and nothing of it is recorded; main.rs shows what follows.
+    /// For a test in main.rs: dies after the charge, before it is recorded.
     pub dies: bool,
 }
 
 impl Checkout {
-    /// What `POST /checkout` does, with the key that `http::key_of_header` makes: it begins with the user.
+    /// Does the work of `POST /checkout`. `http::key_of_header` makes `key`, which begins with the user's name.
     pub async fn check_out(&self, key: &str, order: &Order) -> Result<Outcome, Error> {
         self.scope
             .key(key)
@@ -97,7 +97,7 @@ impl Checkout {
         Ok(Done::Stored(answer))
     }
 
-    /// Makes one foreign call, once; returns the id of what it made.
+    /// Makes one foreign call as a step; returns the id of the charge or shipment.
     async fn call(
         &self,
         lease: &Lease,
@@ -110,7 +110,7 @@ impl Checkout {
         let derived_key = match lease.step_with(&self.pool, step, &undo).await? {
             Step::Done(Some(result)) => return Ok(result.parse()?),
             Step::Done(None) => return Err(Failure::unknown("a step is done without its id")),
-            // Bank and carrier dedupe by the derived key: asked again, they tell what they made.
+            // Bank and carrier dedupe by the derived key: they answer a repeated call like the first one.
             Step::First { derived_key } | Step::Again { derived_key, .. } => derived_key,
         };
         let body = &Json::of(order)?.into_string();
@@ -132,8 +132,8 @@ impl Checkout {
         Ok(made.id)
     }
 
-    /// What undoes a step. It names the call by its key, which is known before there is an answer. The
-    /// compensations of an order have one order key, so each begins when the one before it has ended.
+    /// Makes the compensation of a step. It names the call by its derived key, which is known before the
+    /// answer. The compensations of a checkout share an order key, so they run one after another.
     async fn undo(&self, key: &Key, step: &str) -> Result<StepEvent, Error> {
         let undo = Undo {
             order: key.as_str().to_owned(),

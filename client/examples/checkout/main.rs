@@ -1,10 +1,10 @@
-//! A checkout that charges a card and creates a shipment, and undoes what it must.
+//! A checkout that charges a card and creates a shipment, and undoes them if it is aborted.
 //!
 //! `cargo run -p pg-once --example checkout -- --database-url postgres://localhost/mydb`, in a database
-//! where `CREATE EXTENSION pg_once` was done. It runs the story in its parts (bought; a card that is
-//! refused; charged, and the shipment refused; a bank in trouble; killed with -9 between the charge and
-//! its record, then finished; charged without an answer, then given up) and ends with an error unless what
-//! was charged was shipped or refunded, once. `checkout.rs` and `undo.rs` are the parts to read.
+//! where `CREATE EXTENSION pg_once` was done. The program runs these cases: bought; the card is refused;
+//! charged and the shipment refused; the bank answers errors, then nothing; killed with -9 between the charge
+//! and its record, then finished; charged without an answer, then cancelled. It fails unless each charge was
+//! shipped or refunded, once. `checkout.rs` and `undo.rs` are the parts to read.
 
 mod checkout;
 #[path = "../common/mod.rs"]
@@ -27,7 +27,7 @@ use common::worker::{Args, run_until_killed};
 use common::{Story, expect, log, until};
 use undo::{CANCELLATIONS, REFUNDS, Undoer};
 
-/// The order that the killed process was at.
+/// The key of the order that the killed process was making.
 const KILLED: &str = "ada/order 5";
 
 struct Shop {
@@ -94,12 +94,12 @@ fn order(card: &str) -> Order {
 }
 
 impl Shop {
-    /// Charges, shipments, refunds, cancellations.
+    /// Counts the charges, shipments, refunds and cancellations.
     fn made(&self) -> [usize; 4] {
         [CHARGES, SHIPMENTS, REFUNDS, CANCELLATIONS].map(|path| self.foreign.effects(path).len())
     }
 
-    /// Works until `steps` steps are undone.
+    /// Delivers compensations until `steps` steps are undone.
     async fn undo_until(&self, steps: usize) -> Result<()> {
         let undoer = Undoer {
             pool: self.story.pool.clone(),
@@ -111,7 +111,7 @@ impl Shop {
         Ok(())
     }
 
-    /// Asked for three times: bought once.
+    /// Three requests with one key make one order.
     async fn bought(&self) -> Result<()> {
         let order = order("4242");
         let first = self.checkout.check_out("ada/order 1", &order).await?;
@@ -123,7 +123,7 @@ impl Shop {
         expect("bought", self.made(), [1, 1, 0, 0])
     }
 
-    /// The charge's compensation was registered before the bank was asked; it finds nothing to undo.
+    /// The charge's compensation was registered before the call to the bank; it finds no charge to undo.
     async fn card_refused(&self) -> Result<()> {
         let outcome = self
             .checkout
@@ -134,7 +134,7 @@ impl Shop {
         expect("a card that is refused", self.made(), [1, 1, 0, 0])
     }
 
-    /// The card was charged and the shipment refused: refunded once, though the refund's answer is lost.
+    /// The card is charged and the shipment refused: one refund, although its first answer is lost.
     async fn charged_and_not_shipped(&self) -> Result<()> {
         let nowhere = Order {
             address: "nowhere".to_owned(),
@@ -153,8 +153,8 @@ impl Shop {
         Ok(())
     }
 
-    /// The bank answers 503, then 429: that ends the first attempt. The second one charges without an answer, and
-    /// asks again with the same key.
+    /// The bank answers 503, then 429, which ends the first attempt. In the second attempt the bank charges without an
+    /// answer, and is called again with the same key.
     async fn bank_in_trouble(&self) -> Result<()> {
         let trouble = [
             Trouble::Refuse(503),
@@ -170,8 +170,8 @@ impl Shop {
         expect("a bank in trouble", self.made(), [3, 2, 1, 0])
     }
 
-    /// Charged, and the process is killed before it can record that: the next one asks with the same
-    /// key and gets the same charge.
+    /// The process is killed between the charge and its record: the next one calls with the same key
+    /// and gets the same charge.
     async fn killed_and_finished(&self) -> Result<()> {
         run_until_killed(&self.story, &self.foreign.url).await?;
         expect("killed", self.made(), [4, 2, 1, 0])?;
@@ -189,7 +189,7 @@ impl Shop {
         }
     }
 
-    /// Charged without an answer, and the customer gives up: what was never recorded is refunded too.
+    /// Charged without an answer, then the customer cancels: the unrecorded charge is refunded, too.
     async fn killed_and_given_up(&self) -> Result<()> {
         let trouble = [Trouble::NoAnswer, Trouble::NoAnswer];
         self.foreign.trouble(CHARGES, &trouble);
@@ -203,7 +203,7 @@ impl Shop {
             .request(pg_once::Json::of(&order)?)
             .fresh_holder();
         let Claim::Resumed(lease) = key.claim(&self.story.pool, &options).await? else {
-            bail!("it was given back");
+            bail!("the released key was not resumed");
         };
         let gone = Response::new(409).with_body("cancelled by the customer")?;
         lease.abort(&self.story.pool, &gone).await?;
@@ -211,7 +211,7 @@ impl Shop {
         expect("given up, and refunded", self.made(), [5, 3, 2, 0])
     }
 
-    /// Emitted by the completions, and by nothing else.
+    /// Receipts are emitted by completed keys only.
     async fn receipts(&self) -> Result<()> {
         let sent = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&sent);
@@ -229,7 +229,7 @@ impl Shop {
         expect("receipts", sent.load(Ordering::SeqCst), 3)
     }
 
-    /// What was charged was shipped or refunded.
+    /// Each charge was shipped or refunded.
     async fn balance(&self) -> Result<()> {
         let [charges, shipments, refunds, _] = self.made();
         let orders = self.story.count("SELECT count(*) FROM orders").await?;

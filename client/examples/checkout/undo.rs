@@ -1,8 +1,8 @@
 //! Owns undoing one step of an aborted checkout.
 //!
-//! Invariant: it looks before it undoes. A compensation is emitted for every call that may have been
-//! made, so for some that were not; it is delivered at least once, so the call that undoes has the
-//! event's delivery key.
+//! Invariant: before it undoes a call, it asks whether the call was made, because a compensation is
+//! emitted for every call that may have been made. A compensation is delivered at least once, so the
+//! call that undoes sends the event's delivery key.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Event, Undelivered};
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::checkout::{CHARGES, SHIPMENTS, Undo};
 use crate::common::http::{Ended, Http};
 
-/// An event that is delivered again adds no second row.
+/// An event that is delivered twice adds one row.
 const UNDONE: &str =
     "INSERT INTO undone (key, step, what) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
 

@@ -1,9 +1,8 @@
-//! Owns the foreign side: an HTTP server in this process with a ledger of its own, which makes one
-//! effect of many POSTs with one `Idempotency-Key`, tells by GET what was made with a key, and misbehaves
-//! as it is told.
+//! Owns the foreign service: an HTTP server in this process with a ledger. It makes one effect for all
+//! POSTs with one `Idempotency-Key`, answers a GET with the id of the key's effect, and fails where
+//! [`Foreign::trouble`] says.
 //!
-//! Invariant: an effect is in the ledger before anything goes wrong with its answer, as with real
-//! services.
+//! Invariant: an effect is in the ledger before its answer can be lost, as with real services.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +21,7 @@ use serde_json::{Value, json};
 /// What goes wrong with one request.
 #[derive(Clone, Copy, Debug)]
 pub enum Trouble {
-    /// The effect is made and its answer never comes.
+    /// The effect is made and no answer is sent.
     NoAnswer,
     /// Nothing is made, and the answer has this status.
     Refuse(u16),
@@ -30,7 +29,7 @@ pub enum Trouble {
     NotBefore(SystemTime),
 }
 
-/// An effect: what was asked for, once.
+/// An effect, made by the first POST with its key that is not refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect {
     pub id: String,
@@ -47,7 +46,7 @@ struct Ledger {
     trouble: HashMap<String, VecDeque<Trouble>>,
 }
 
-/// Which requests this side always refuses, with what status.
+/// Returns the status with which the service always refuses a request; `None`: it accepts the request.
 type Rule = fn(path: &str, body: &Value) -> Option<StatusCode>;
 
 #[derive(Clone)]
@@ -58,7 +57,7 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// A side that says yes to everything.
+    /// Starts a service that accepts every request, apart from troubles.
     pub async fn start() -> Result<Self> {
         Self::start_with(|_, _| None).await
     }
@@ -77,20 +76,20 @@ impl Foreign {
         Ok(foreign)
     }
 
-    /// The next requests to this path meet these, one each.
+    /// Queues troubles: each of the next POSTs to this path gets one of them.
     pub fn trouble(&self, path: &str, trouble: &[Trouble]) {
         let mut ledger = self.ledger();
         let queue = ledger.trouble.entry(path.to_owned()).or_default();
         queue.extend(trouble);
     }
 
-    /// What was made by requests to this path, in order.
+    /// The effects of the POSTs to this path, in order.
     pub fn effects(&self, path: &str) -> Vec<Effect> {
         let effects = &self.ledger().effects;
         effects.iter().filter(|e| e.path == path).cloned().collect()
     }
 
-    /// How many POSTs there were in all, those with trouble too.
+    /// The number of POSTs to all paths, those with trouble too.
     pub fn requests(&self) -> usize {
         self.ledger().requests
     }
@@ -99,7 +98,7 @@ impl Foreign {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was made with this key.
+    /// The answer to a GET: the id of the effect with this key, or 404.
     fn look(&self, key: &str) -> (StatusCode, String) {
         let ledger = self.ledger();
         let at = ledger.by_key.get(key);
@@ -109,7 +108,7 @@ impl Foreign {
         }
     }
 
-    /// Makes the effect of a POST. Returns the answer; None: it never comes.
+    /// Makes the effect of a POST, unless it is refused. Returns the answer; `None`: none is sent.
     fn act(&self, path: &str, key: &str, body: Value) -> Option<Response> {
         let mut ledger = self.ledger();
         ledger.requests += 1;

@@ -1,6 +1,6 @@
-//! Owns asking a foreign side over HTTP, and distinguishing the ways in which that can end.
+//! Owns the HTTP requests to a foreign service, and the kinds of their outcomes.
 //!
-//! Invariant: no answer is never taken for a refusal. The other side may have acted.
+//! Invariant: a request without an answer does not count as refused, because the other side may have acted.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
 use serde_json::json;
 
-/// How long a foreign side may take.
+/// How long a foreign service may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
@@ -21,11 +21,11 @@ pub struct Http {
 
 /// How a request ended.
 pub enum Ended {
-    /// It was done, now or before: this is the answer's body.
+    /// Done, by this request or an earlier one with its key: the answer's body.
     Done(String),
-    /// An error status; after a 5xx it may have been done. When to ask again, if the answer says so.
+    /// An error status (after a 5xx the request may have been done), and the wait of `Retry-After`, if any.
     Refused(StatusCode, Option<Duration>),
-    /// Nobody knows; a word for it, and what happened.
+    /// The outcome is unknown: the kind (`timeout` or `transport`), and the error's text.
     NoAnswer(&'static str, String),
 }
 
@@ -38,7 +38,7 @@ impl Http {
         })
     }
 
-    /// Sends a body, byte for byte, under a key by which the other side dedupes.
+    /// Posts a body, byte for byte, with the key by which the other side dedupes.
     pub async fn post(&self, path: &str, key: &str, body: impl Into<String>) -> Ended {
         let request = self
             .client
@@ -49,7 +49,7 @@ impl Http {
         ended(request).await
     }
 
-    /// Asks whether something was done under a key.
+    /// Asks what was made with a key.
     pub async fn look(&self, path: &str, key: &str) -> Ended {
         let request = self.client.get(format!("{}{path}", self.url));
         ended(request.header(IDEMPOTENCY_KEY, key)).await
@@ -76,7 +76,7 @@ async fn ended(request: reqwest::RequestBuilder) -> Ended {
 }
 
 impl Ended {
-    /// What that means for a step whose other side dedupes by its key: without an answer it may be asked again.
+    /// The result of a step's call. The other side dedupes by key, so a call without an answer may be retried.
     pub fn of_step(self, step: &str) -> Result<String, Failure> {
         let (error, retry_after) = match self {
             Self::Done(body) => return Ok(body),
@@ -90,7 +90,7 @@ impl Ended {
         Err(Failure::Retry { error, retry_after })
     }
 
-    /// What that means for an event: only these refusals are for good.
+    /// The result of an event's delivery: dead at once only after a status in `final_ones`.
     pub fn of_event(self, event: &Event, final_ones: &[StatusCode]) -> Result<String, Undelivered> {
         match self {
             Self::Done(body) => Ok(body),

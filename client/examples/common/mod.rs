@@ -1,5 +1,5 @@
-//! What the stories of these examples share: a schema for each, a foreign side that misbehaves as told,
-//! and workers in processes of their own that can be killed.
+//! Shared by the examples: a schema for each run, a foreign service that fails when asked to, and workers
+//! in processes of their own that can be killed.
 
 pub mod foreign;
 pub mod http;
@@ -12,10 +12,10 @@ use deadpool_postgres::{Manager, Pool};
 use pg_once::{Deliver, Delivered, Subscriber, SubscriberOptions, Topic, TopicOptions};
 use tokio_postgres::NoTls;
 
-/// How soon a worker's death is noticed.
+/// The lease: how soon another worker can go on after one died.
 pub const LEASE: Duration = Duration::from_secs(2);
 
-/// Sets the log up: what `RUST_LOG` says, on standard error.
+/// Logs to standard error what `RUST_LOG` selects.
 pub fn log() {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
@@ -23,7 +23,7 @@ pub fn log() {
         .init();
 }
 
-/// A schema of a story's own, and topics that nobody else uses.
+/// One run of an example, with a schema and topics of its own.
 #[derive(Clone)]
 pub struct Story {
     pub url: String,
@@ -32,7 +32,7 @@ pub struct Story {
 }
 
 impl Story {
-    /// A new one, with these tables.
+    /// Begins a run: makes its schema with these tables.
     pub async fn begin(url: &str, title: &str, tables: &str) -> Result<Self> {
         let name = format!("{title}_{}", uuid::Uuid::new_v4().simple());
         let story = Self::open(url, &name)?;
@@ -44,7 +44,7 @@ impl Story {
         Ok(story)
     }
 
-    /// One that is there, as a worker process finds it.
+    /// Opens a run by its name, as a worker process does.
     pub fn open(url: &str, name: &str) -> Result<Self> {
         let mut config: tokio_postgres::Config = url.parse()?;
         config.options(format!("-c search_path={name}"));
@@ -55,13 +55,13 @@ impl Story {
         })
     }
 
-    /// A topic of this story.
+    /// A topic of this run.
     pub fn topic(&self, title: &str) -> Topic {
         Topic::new(&format!("{title} of {}", self.name))
     }
 
-    /// Declares a topic whose events are dead after five attempts that come soon after one another.
-    /// In real life: the defaults, ten attempts within nine minutes, or more of them.
+    /// Declares a topic whose events are dead after five attempts with short waits between them. In
+    /// production use the default of ten attempts within nine minutes, or more attempts.
     pub async fn declare(&self, title: &str) -> Result<Topic> {
         let topic = self.topic(title);
         topic.set(&self.pool, &TopicOptions::new()).await?;
@@ -95,7 +95,7 @@ impl Story {
         .await
     }
 
-    /// Delivers a topic's events until `enough` ends.
+    /// Delivers a topic's events until `enough` completes.
     pub async fn work<H: Deliver>(
         &self,
         topic: &Topic,
@@ -118,7 +118,7 @@ impl Story {
         bail!("not killed, but {delivered:?}")
     }
 
-    /// A worker that notices soon what happened. In real life: the defaults, and SIGTERM stops it.
+    /// A worker with a short lease and short polls. In production use the defaults, and stop it on SIGTERM.
     pub fn worker(&self, subscriber: &Subscriber) -> pg_once::OutboxWorker {
         subscriber
             .worker(&self.pool)
@@ -126,7 +126,7 @@ impl Story {
             .poll_every(Duration::from_millis(50))
     }
 
-    /// A number that a query gives.
+    /// Runs a query that returns one number.
     pub async fn count(&self, query: &str) -> Result<i64> {
         Ok(self
             .pool
@@ -137,7 +137,7 @@ impl Story {
             .try_get(0)?)
     }
 
-    /// Fails if an event of these topics is due; then drops their subscribers and the schema.
+    /// Fails if an event of these topics is due; otherwise drops their subscribers and the schema.
     pub async fn end(self, topics: &[Topic]) -> Result<()> {
         for topic in topics {
             let subscriber = topic.default_subscriber();
@@ -158,10 +158,10 @@ pub async fn until(mut condition: impl FnMut() -> bool) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    bail!("it never came to that")
+    bail!("the condition never held")
 }
 
-/// Says what was found, and fails unless it is what must be.
+/// Prints `found`, and fails unless it equals `expected`.
 pub fn expect<T: PartialEq + std::fmt::Debug>(part: &str, found: T, expected: T) -> Result<()> {
     println!("{part}: {found:?}");
     ensure!(found == expected, "{part}: expected {expected:?}");

@@ -1,5 +1,5 @@
-//! Owns workers in processes of their own: the same program, called with the name of the story, which
-//! dies by a real `kill -9` where it is told to.
+//! Owns worker processes: each is this program, called with the name of a run, and ends by a real
+//! `kill -9` between an effect and its record.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use tokio::process::Command;
 
 use super::Story;
 
-/// The arguments of every one of these programs.
+/// The arguments that the examples share.
 #[derive(Clone, Parser)]
 #[command(version)]
 pub struct Args {
     /// A database with the extension pg_once.
     #[arg(long, env = "PG_ONCE_URL")]
     pub database_url: String,
-    /// Only works, for the story of that name: the worker that is killed.
+    /// For the worker process that is killed: the name of the run that it works for.
     #[arg(long, hide = true)]
     pub work_for: Option<String>,
-    /// Where the foreign side listens.
+    /// The URL of the foreign service.
     #[arg(long, hide = true, default_value = "")]
     pub foreign: String,
 }
 
-/// Kills this process: the stories do it between an effect and its record.
+/// Kills this process; the examples call it between an effect and its record.
 pub fn die() {
     // Cannot fail for a process's own id.
     let _ = kill(Pid::this(), Signal::SIGKILL);
@@ -45,6 +45,6 @@ pub async fn run_until_killed(story: &Story, foreign: &str) -> Result<()> {
     let mut worker = worker.spawn()?;
     let ended = tokio::time::timeout(Duration::from_secs(60), worker.wait());
     let status = ended.await.context("the worker was not killed")??;
-    ensure!(status.code().is_none(), "the worker says {status}");
+    ensure!(status.code().is_none(), "the worker exited: {status}");
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Owns making a job of an event, in the queue of a job runner.
+//! Owns adding an event as a job to the queue of a job runner.
 //!
-//! Invariant: the event's delivery key is the job's unique key, so an event that comes again makes no
-//! second job, whether the first one still waits, runs or is done.
+//! Invariant: the event's delivery key is the job's unique key, so an event that is delivered
+//! again makes no second job, whether the first job is waiting, running or done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use serde_json::Value;
 
 use crate::common::worker::die;
 
-/// What a job runner brings along.
+/// A job runner's table.
 pub const TABLES: &str = "CREATE TABLE job (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \
     unique_key text NOT NULL UNIQUE, kind text NOT NULL, args jsonb NOT NULL, state text NOT NULL DEFAULT 'available')";
 const ENQUEUE: &str = "INSERT INTO job (unique_key, kind, args) VALUES ($1, $2, $3) \
     ON CONFLICT (unique_key) DO NOTHING";
 
-/// What events of the topic say.
+/// The payload of the topic's events.
 #[derive(Deserialize)]
 struct Job {
     kind: String,
@@ -29,9 +29,9 @@ struct Job {
 pub struct Enqueuer {
     /// The job runner's database.
     pub queue: Pool,
-    /// How many events it has moved.
+    /// The number of events that were moved.
     pub moved: Arc<AtomicU64>,
-    /// Dies when the job is made; main.rs shows what follows.
+    /// For a test in main.rs: dies after the job is made, before the ack.
     pub dies: bool,
 }
 
@@ -47,7 +47,7 @@ impl Enqueuer {
 
 impl Deliver for Enqueuer {
     async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
-        // A payload that is no job will be none at the next attempt, so the event is dead.
+        // A payload that is no job makes the event dead at once: a retry would fail, too.
         let job: Job = event.payload.parse().map_err(Undelivered::never)?;
         let queue = self.queue.get().await?;
         queue

@@ -1,12 +1,11 @@
-//! An enqueuer: moves events into the table of a job runner, each once, whatever dies.
+//! An enqueuer: moves events into the table of a job runner, each once, even if a process dies.
 //!
 //! `cargo run -p pg-once --example enqueuer -- --database-url postgres://localhost/mydb`, in a database
-//! where `CREATE EXTENSION pg_once` was done. The job runner's table may be in another database, or be
-//! somebody else's; it needs a unique key to dedupe by. (A queue without such a key, for example pgmq,
-//! needs a table of the keys that were moved, written in the transaction that enqueues.) The story
-//! has its parts (moved; by two enqueuers at once; killed with -9; a queue that is away; an event that
-//! is no job) and ends with an error unless there is one job for each event. `enqueue.rs` is the part to
-//! read.
+//! where `CREATE EXTENSION pg_once` was done. The job runner's table may be in another database, or
+//! belong to another application; it needs a unique key to dedupe by. (A queue without such a key, for
+//! example pgmq, needs a table of the keys that were moved, written in the transaction that enqueues.)
+//! The program runs these cases: two enqueuers at once; one killed with -9; a queue that is missing; an event that
+//! is no job. It fails unless each of the other events makes one job. `enqueue.rs` is the part to read.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "each story uses a part of it")]
@@ -75,7 +74,7 @@ impl Moving {
         ))
     }
 
-    /// By two at once: they share the events.
+    /// Two enqueuers at once move each event once.
     async fn moved(&self) -> Result<()> {
         for n in 0..100 {
             self.emit(json!({"kind": "render", "args": {"n": n}}))
@@ -87,7 +86,7 @@ impl Moving {
         expect("jobs, and different ones", self.jobs().await?, (100, 100))
     }
 
-    /// Killed between the job's commit and the ack: the event comes again and makes no second job.
+    /// Killed between the job's commit and the ack: the event is delivered again and makes no second job.
     async fn killed(&self) -> Result<()> {
         self.emit(json!({"kind": "render", "args": {"n": 100}}))
             .await?;
@@ -104,7 +103,7 @@ impl Moving {
         )
     }
 
-    /// Attempts are used up while the queue is away; when it is back, the dead letters are redriven.
+    /// Attempts are used up while the queue is missing; when it is back, the dead letters are redriven.
     async fn queue_away(&self) -> Result<()> {
         let client = self.story.pool.get().await?;
         client
@@ -127,7 +126,7 @@ impl Moving {
         expect("jobs", self.jobs().await?, (104, 104))
     }
 
-    /// It is dead at once, and says why.
+    /// An event that is no job is dead at once; its dead letter has the reason.
     async fn no_job(&self) -> Result<()> {
         self.emit(json!({"king": "render"})).await?;
         self.until(self.story.until_dead(&self.topic, 1)).await?;

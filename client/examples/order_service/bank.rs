@@ -1,6 +1,6 @@
-//! Owns talking to the bank over HTTP, and distinguishing the ways in which that can end.
+//! Owns the HTTP requests to the bank, and the kinds of their outcomes.
 //!
-//! Invariant: [`Ended::NoAnswer`] is never taken for a refusal. The bank may have charged.
+//! Invariant: [`Ended::NoAnswer`] does not count as refused, because the bank may have charged.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
 use serde::{Deserialize, Serialize};
 
-/// The bank, as far as this service knows it.
+/// The bank's address and abilities.
 #[derive(Clone)]
 pub struct Bank {
     http: reqwest::Client,
     url: String,
-    /// Whether it makes one charge of many requests with one `Idempotency-Key`.
+    /// Whether the bank makes one charge of many requests with one `Idempotency-Key`.
     pub dedupes: bool,
-    /// Whether it can be asked which charges it made for a reference.
+    /// Whether the bank can be asked for the charges of a reference.
     pub can_be_asked: bool,
 }
 
@@ -35,11 +35,11 @@ struct Made {
 
 /// How a request for a charge ended.
 pub enum Ended {
-    /// The bank charged, now or before.
+    /// The bank charged, on this request or an earlier one: the charge's id.
     Charged(String),
-    /// The bank says no: it did not charge and will not.
+    /// The bank refused: it did not charge and will not.
     Refused(StatusCode),
-    /// It may have charged: what happened, and the wait that the bank asks for.
+    /// The bank may have charged: the error's text, and the wait that the bank asks for.
     NoAnswer(String, Option<Duration>),
 }
 

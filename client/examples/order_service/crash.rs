@@ -1,8 +1,8 @@
-//! Owns dying on purpose: a real `kill -9` of this very process at a named point.
+//! Owns crashes on purpose: a real `kill -9` of this process at a named point.
 //!
-//! `PG_ONCE_CRASH_AT` lists the points; without it nothing happens. A visit is the last at random, one in
-//! `PG_ONCE_CRASH_ONE_IN`; by default the first is. Invariant: the death is a SIGKILL, so no destructor
-//! runs and no buffer is written: what a power cut would do to the process.
+//! `PG_ONCE_CRASH_AT` lists the points; without it nothing happens. At a listed point the process crashes
+//! at random, one time in `PG_ONCE_CRASH_ONE_IN` (default 1: always). Invariant: the crash is a SIGKILL,
+//! so no destructor runs and no buffer is written, as in a power cut.
 
 use std::sync::LazyLock;
 
@@ -29,7 +29,7 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| {
     }
 });
 
-/// Dies here, if the plan and the dice say so. The line on standard error says where.
+/// Crashes here if the point is listed and chosen at random, and first prints its name on standard error.
 pub fn point(name: &str) {
     if PLAN.points.iter().any(|point| point == name)
         && rand::rng().random_range(0..PLAN.one_in) == 0

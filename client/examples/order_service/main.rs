@@ -1,8 +1,8 @@
-//! An HTTP order service that takes each `POST /orders` exactly once.
+//! An HTTP order service that runs each `POST /orders` exactly once.
 //!
-//! `orders.rs` is the part to read: the phases of an order. This file owns the two ways in. One is the
-//! client's, through the layer `Idempotency`. The other is the completer's: what a dead process left behind, and no
-//! client comes back for, is brought to its end by the same function.
+//! `orders.rs` is the part to read: the phases of an order. This file owns the two callers of `Shop::make`: the handler
+//! of a client's request, behind the layer `Idempotency`, and the completer. The completer finishes an order that a
+//! dead process left and that no client retries.
 
 mod bank;
 mod crash;
@@ -29,10 +29,10 @@ use tracing_subscriber::EnvFilter;
 use bank::Bank;
 use orders::{By, Order, Shop};
 
-/// Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
+/// The header with the authenticated user. The proxy in front of this service overwrites what a client sends in it.
 const USER: &str = "X-Forwarded-User";
 
-/// Takes orders over HTTP, charges them at a bank, and does each of them exactly once.
+/// Takes orders over HTTP, charges them at a bank, and makes each of them exactly once.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -66,8 +66,8 @@ struct Args {
     /// The scope of the keys.
     #[arg(long, env = "ORDERS_SCOPE", default_value = "orders.create")]
     scope: String,
-    /// How long the completer waits, in milliseconds, before it asks for abandoned orders again when there
-    /// are none. It runs only if the scope keeps its requests:
+    /// The longest pause of the completer, in milliseconds, between two polls that find no abandoned orders.
+    /// The completer runs only if the scope keeps its requests:
     /// select once.scope_set('orders.create', '{"keep_request": true}')
     #[arg(long, env = "ORDERS_COMPLETE_EVERY_MS", default_value_t = 5000)]
     complete_every_ms: u64,
@@ -150,7 +150,7 @@ async fn create_order(
     shop.make(lease, order, By::Request).await
 }
 
-/// Without the requests there is nothing to make abandoned orders from.
+/// Whether the scope keeps its requests: the completer makes abandoned orders from them.
 async fn keeps_requests(scope: &Scope, shop: &Shop) -> anyhow::Result<bool> {
     let options: serde_json::Value = scope.get(&shop.pool).await?.parse()?;
     let keeps = options["keep_request"] == true;
@@ -161,14 +161,14 @@ async fn keeps_requests(scope: &Scope, shop: &Shop) -> anyhow::Result<bool> {
     Ok(keeps)
 }
 
-/// Completes the orders whose client did not come back, while requests are served.
+/// Completes the orders whose client did not retry, while requests are served.
 async fn complete_abandoned(
     completer: Completer,
     shop: Shop,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Error> {
     let stopped = async {
-        // An error says that the service is gone.
+        // An error means that the sender was dropped: the service has ended.
         let _ = stop.wait_for(|stop| *stop).await;
     };
     let make = move |abandoned: Abandoned| shop.clone().make_abandoned(abandoned);

@@ -5,9 +5,8 @@
 //!    recovery point `charged` are committed.
 //! 3. The order's row and the answer commit together.
 //!
-//! Invariant: a process that dies anywhere leaves a state from which [`Shop::make`] goes on rightly,
-//! in another process, knowing nothing but the lease and the stored request. Whether that process was
-//! asked by the client or by nobody makes no difference: the completer runs the same function.
+//! Invariant: wherever a process dies, [`Shop::make`] can go on in another process, and needs only the
+//! lease and the request. It runs for a client's retry, and for the completer with the stored request.
 
 use deadpool_postgres::Pool;
 use pg_once::{Abandoned, Done, Failure, Json, Lease, Response, Step};
@@ -19,14 +18,14 @@ use uuid::Uuid;
 use crate::bank::{Bank, Charge, Ended};
 use crate::crash;
 
-/// No unique constraint on the key: a duplicate would be there to see.
+/// No unique constraint on the key, so that a wrong second order would be visible.
 const TABLE: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency_key text NOT NULL, \
     customer text NOT NULL, item text, amount_cents bigint NOT NULL, charge_id text NOT NULL, \
     made_by text NOT NULL DEFAULT 'request', created_at timestamptz NOT NULL DEFAULT clock_timestamp())";
 const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id, \
     made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
-/// What a client asks for.
+/// The body of a `POST /orders`.
 #[derive(Deserialize)]
 pub struct Order {
     pub customer: String,
@@ -34,7 +33,7 @@ pub struct Order {
     pub amount_cents: i64,
 }
 
-/// The part used here of what the layer keeps of a request.
+/// The stored request of the layer, as far as this file uses it.
 #[derive(Deserialize)]
 struct Kept {
     body: Order,
@@ -43,9 +42,9 @@ struct Kept {
 /// Who makes an order; stored with it.
 #[derive(Clone, Copy)]
 pub enum By {
-    /// A client that asked.
+    /// The handler of a client's request.
     Request,
-    /// The completer: its client did not come back.
+    /// The completer, because the client did not retry.
     Completer,
 }
 
@@ -58,7 +57,7 @@ impl By {
     }
 }
 
-/// The state that phase 2 leaves for phase 3.
+/// The state at the recovery point `charged`, which phase 3 reads.
 #[derive(Deserialize, Serialize)]
 struct Charged {
     charge_id: String,
@@ -71,8 +70,8 @@ pub struct Shop {
 }
 
 impl Shop {
-    /// Makes the table where it is missing. Looked up first: the service may have no right to
-    /// create what somebody else has made for it.
+    /// Makes the table if it is missing. `CREATE TABLE IF NOT EXISTS` would need the right to create
+    /// even if the table exists, so it looks first.
     pub async fn prepare(&self) -> anyhow::Result<()> {
         let client = self.pool.get().await?;
         let there: bool = client
@@ -85,7 +84,7 @@ impl Shop {
         Ok(())
     }
 
-    /// Makes the order of a request whose client did not come back, from what was stored of it.
+    /// Makes the order of a client that did not retry, from the stored request.
     pub async fn make_abandoned(self, abandoned: Abandoned) -> Result<Done, Failure> {
         let Some(request) = abandoned.request else {
             return Err(Failure::unknown("the request was not kept"));
@@ -94,7 +93,7 @@ impl Shop {
         self.make(abandoned.lease, body, By::Completer).await
     }
 
-    /// Makes the order, from wherever the last attempt got to.
+    /// Makes the order, from the recovery point that the last attempt reached.
     pub async fn make(self, lease: Lease, order: Order, by: By) -> Result<Done, Failure> {
         crash::point("after_claim");
         let charged = match (lease.recovery_point(), lease.state()) {
@@ -111,7 +110,7 @@ impl Shop {
                 return Err(Failure::unknown("the charge is recorded without its id"));
             }
             Step::First { derived_key } => (derived_key, false),
-            // A bank that dedupes is asked again with the same key; at any other, look for the charge first.
+            // A bank that dedupes is called again with the same key; any other is first asked for the charge.
             Step::Again { derived_key, .. } => (derived_key, !self.bank.dedupes),
         };
         crash::point("after_step_begin");
@@ -128,7 +127,7 @@ impl Shop {
         self.charged(lease, charged).await
     }
 
-    /// Phase 2 is over.
+    /// Ends phase 2: commits the recovery point `charged`.
     async fn charged(&self, lease: &Lease, charged: Charged) -> Result<Charged, Failure> {
         lease
             .advance(&self.pool, "charged", Some(&Json::of(&charged)?), None)
@@ -152,7 +151,7 @@ impl Shop {
             Ok(Some(charge_id)) => Ok(charge_id),
             Ok(None) => self.ask(lease, derived_key, order).await,
             Err(error) => Err(Failure::retry(format!(
-                "the bank could not be looked at: {error}"
+                "the bank could not be asked for its charges: {error}"
             ))),
         }
     }
@@ -176,7 +175,7 @@ impl Shop {
                     json!({"title": "the bank refused the charge", "bank_status": status.as_u16()});
                 Err(Failure::Abort(Response::new(402).with_body(&problem)?))
             }
-            // Such a bank can tell the next attempt what happened; after any other, nobody knows.
+            // The next attempt can find out from such a bank; with any other the outcome stays unknown.
             Ended::NoAnswer(error, retry_after) if self.bank.dedupes || self.bank.can_be_asked => {
                 Err(Failure::Retry { error, retry_after })
             }
@@ -184,7 +183,7 @@ impl Shop {
         }
     }
 
-    /// Phase 3: the order and the answer, together.
+    /// Phase 3: commits the order and the answer together.
     async fn save(
         &self,
         lease: &Lease,
@@ -202,7 +201,7 @@ impl Shop {
         let mut connection = self.pool.get().await?;
         let transaction = connection.transaction().await?;
         let key = lease.key().as_str();
-        // Without a name for the statement: a pooler in transaction mode may stand between.
+        // An unnamed statement: it works through a pooler in transaction mode.
         transaction
             .execute_typed(
                 INSERT,

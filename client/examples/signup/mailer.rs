@@ -1,7 +1,7 @@
-//! Owns sending one mail, and what becomes of the user whose mail cannot be sent.
+//! Owns sending one mail, and marking a user whose mail cannot be sent.
 //!
-//! Invariant: the mail service is asked under the event's delivery key, by which it makes one mail of
-//! many requests. A mail service that does not dedupe sends a second mail if its first answer was lost;
+//! Invariant: each request to the mail service has the event's delivery key; the service sends one mail
+//! for a key. A mail service that does not dedupe sends a second mail if its first answer was lost;
 //! with such a service, let each mail say "if you have got this twice".
 
 use deadpool_postgres::Pool;
@@ -25,7 +25,7 @@ struct Welcome {
 pub struct Mailer {
     pub pool: Pool,
     pub http: Http,
-    /// Dies when the mail is sent; main.rs shows what follows.
+    /// For a test in main.rs: dies after the mail is sent, before it is recorded.
     pub dies: bool,
 }
 
@@ -37,7 +37,7 @@ impl Deliver for Mailer {
         if self.dies {
             die();
         }
-        // "Unprocessable": there is no such mailbox, today or tomorrow.
+        // 422: there is no such mailbox, so a retry is pointless.
         ended.of_event(event, &[StatusCode::UNPROCESSABLE_ENTITY])?;
         let client = self.pool.get().await?;
         client.execute(SENT, &[&welcome.user]).await?;

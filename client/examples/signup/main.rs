@@ -1,9 +1,9 @@
 //! A signup whose welcome mail is sent once.
 //!
 //! `cargo run -p pg-once --example signup -- --database-url postgres://localhost/mydb`, in a database
-//! where `CREATE EXTENSION pg_once` was done. It runs the story in its parts (a double click; an address
-//! that is taken; a mail service that is away, that does not answer, that refuses; a mailer killed with
-//! -9) and ends with an error unless each user whose mailbox exists gets one mail. `signup.rs` and
+//! where `CREATE EXTENSION pg_once` was done. The program runs these cases: a double click; an address
+//! that is taken; a mail service that answers 503, then does not answer; a mailbox that does not exist; a mailer
+//! killed with -9. It fails unless each user whose mailbox exists gets one mail. `signup.rs` and
 //! `mailer.rs` are the parts to read.
 
 #[path = "../common/mod.rs"]
@@ -118,7 +118,7 @@ impl Service {
         )
     }
 
-    /// Away, then it sends the mail and does not answer, then it answers.
+    /// The service answers 503, then sends the mail without an answer, then answers.
     async fn provider_in_trouble(&self) -> Result<()> {
         let email = "cyd@example.org";
         let trouble = [Trouble::Refuse(503), Trouble::NoAnswer];
@@ -140,7 +140,7 @@ impl Service {
         expect("no such mailbox: dead letters", dead.await?.len(), 1)
     }
 
-    /// The mail is sent and the mailer is gone before it could say so.
+    /// The mailer is killed after the mail is sent and before it is recorded: no second mail is sent.
     async fn mailer_killed(&self) -> Result<()> {
         let email = "dan@example.org";
         self.signed_up(email).await?;

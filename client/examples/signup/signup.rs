@@ -17,7 +17,7 @@ pub struct Signups {
 }
 
 impl Signups {
-    /// What `POST /signups` does. Nobody is logged in yet, so the key begins with the session, not a user.
+    /// Does the work of `POST /signups`. Nobody is logged in yet, so the key begins with the session, not a user.
     pub async fn sign_up(&self, key: &str, email: &str) -> Result<Outcome, Error> {
         self.scope
             .key(key)
@@ -31,7 +31,7 @@ impl Signups {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
         let Some(row) = transaction.query_opt(INSERT, &[&email]).await? else {
-            // Another request, another key: no user is made, and no mail.
+            // An earlier request with another key took the address: no user and no mail are made.
             let taken = Response::new(409).with_body(&json!({"title": "that address is taken"}))?;
             return Err(Failure::Abort(taken));
         };

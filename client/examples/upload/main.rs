@@ -1,10 +1,10 @@
 //! An upload whose processing job is made once.
 //!
 //! `cargo run -p pg-once --example upload -- --database-url postgres://localhost/mydb`, in a database
-//! where `CREATE EXTENSION pg_once` was done. The store tells of an upload at least once, under the same
-//! message id or a new one. The example runs its story (two notices at the same time; a handler that
-//! fails; the same content again, and new content; a service in trouble; no picture; a renderer killed
-//! with -9) and ends with an error unless there is one job for each content and one rendition for each
+//! where `CREATE EXTENSION pg_once` was done. The store sends a notice of an upload at least once, with the
+//! same message id or a new one. The program runs these cases: one notice twice at once; a handler that fails; the
+//! same content again, and new content; a rendering service in trouble; a file that is no picture; a
+//! renderer killed with -9. It fails unless each content has one job, and one rendition if it is a
 //! picture. `upload.rs` and `render.rs` are the parts to read.
 
 #[path = "../common/mod.rs"]
@@ -95,7 +95,7 @@ impl Service {
             .count()
     }
 
-    /// At the same time: the second waits for the first, and is told the same job.
+    /// One notice twice at once: the second call waits for the first, and gets the same verdict.
     async fn told_twice(&self) -> Result<()> {
         let ada = notice("m-1", "ada.png", "v1");
         let uploaded = || self.uploads.uploaded(&ada);
@@ -104,14 +104,14 @@ impl Service {
             Handled::Now(_) => (&one, &other),
             Handled::Before(_) => (&other, &one),
         }) else {
-            bail!("one is handled and the other was, not {one:?} and {other:?}");
+            bail!("one is handled now and one was before, not {one:?} and {other:?}");
         };
         expect("told twice: the same job", now, before)?;
         self.until("rendered", 1).await?;
         expect("told twice: renditions", self.renditions("ada.png"), 1)
     }
 
-    /// It can write nothing; the store sends the notice again.
+    /// The table is missing, so the handler fails; the store sends the notice again.
     async fn handler_fails(&self) -> Result<()> {
         let bob = notice("m-2", "bob.png", "v1");
         let client = self.story.pool.get().await?;
@@ -120,7 +120,7 @@ impl Service {
             .await?;
         ensure!(
             self.uploads.uploaded(&bob).await.is_err(),
-            "nowhere to write to"
+            "a handler without its table should fail"
         );
         client
             .batch_execute("ALTER TABLE away RENAME TO upload")
@@ -135,7 +135,7 @@ impl Service {
         )
     }
 
-    /// By a user who presses "upload" twice: new messages, one content. Then another content.
+    /// A new message about the same content makes no job. Then new content makes one.
     async fn uploaded_again(&self) -> Result<()> {
         let same = self
             .uploads
@@ -176,7 +176,7 @@ impl Service {
         expect("no picture: dead letters", dead.await?.len(), 1)
     }
 
-    /// The rendition is made and paid for, and the renderer is gone before it could say so.
+    /// The renderer is killed after the rendition is made and before it is recorded: no second one is made.
     async fn renderer_killed(&self) -> Result<()> {
         self.uploads
             .uploaded(&notice("m-7", "eve.png", "v1"))

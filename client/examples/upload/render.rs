@@ -1,7 +1,7 @@
-//! Owns the job: a rendition of an upload, made by a service that is paid for each.
+//! Owns the job: a rendition of an upload, made by a service that charges for each rendition.
 //!
-//! Invariant: the service is asked under the event's delivery key, so a job that is begun again after a
-//! death gets the rendition that was made already.
+//! Invariant: each request to the service has the event's delivery key, so a job that is run again after
+//! a crash gets the rendition that was made already.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Error, Event, OpenTransaction, Undelivered};
@@ -31,7 +31,7 @@ struct Made {
 pub struct Renderer {
     pub pool: Pool,
     pub http: Http,
-    /// Dies when the rendition is made; main.rs shows what follows.
+    /// For a test in main.rs: dies after the rendition is made, before it is recorded.
     pub dies: bool,
 }
 
@@ -43,7 +43,7 @@ impl Deliver for Renderer {
         if self.dies {
             die();
         }
-        // It is no picture, and will not become one.
+        // 415: the object is no picture, so a retry is pointless.
         let answer = ended.of_event(event, &[StatusCode::UNSUPPORTED_MEDIA_TYPE])?;
         let made: Made =
             serde_json::from_str(&answer).map_err(|error| Undelivered::retry("answer", error))?;

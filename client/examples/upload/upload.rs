@@ -1,9 +1,9 @@
-//! Owns what happens when an object was uploaded: one job, however often the store says so.
+//! Owns the handling of notices that an object was uploaded: one job, however many notices come.
 //!
-//! Stores say so at least once. The same message again gets the first one's verdict from the inbox; a
-//! new message about the same content emits nothing, because of its dedupe key.
+//! Stores send a notice at least once. The same message again gets the first one's verdict from the
+//! inbox; a new message about the same content emits nothing, because of the dedupe key.
 //!
-//! The lines that pg_once costs a consumer are marked; emitting the job, which many consumers do not do, is not.
+//! The lines that pg_once adds to a consumer are marked `// once`, except for emitting the job: many do not emit.
 //!
 //! Invariant: the message, the upload's row and the event that is the job commit together.
 
@@ -17,7 +17,7 @@ pub const TABLES: &str = "CREATE TABLE upload (object text PRIMARY KEY, etag tex
 const INSERT: &str = "INSERT INTO upload (object, etag) VALUES ($1, $2) ON CONFLICT (object) DO UPDATE \
     SET etag = $2, state = 'uploaded', rendition = NULL WHERE upload.etag <> $2";
 
-/// What the store sends.
+/// The store's message about an upload.
 #[derive(Clone, Deserialize)]
 pub struct Notice {
     pub message_id: String,
@@ -25,7 +25,7 @@ pub struct Notice {
     pub etag: String,
 }
 
-/// What became of a notice.
+/// The verdict on a notice.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct Verdict {
     pub job: i64,
@@ -41,7 +41,7 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    /// What the endpoint for the store's notices does. Answer 2xx only after this.
+    /// Handles a notice, for the endpoint that the store calls. Answer 2xx only if this has returned `Ok`.
     pub async fn uploaded(&self, notice: &Notice) -> Result<Handled<Verdict>, Error> {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;

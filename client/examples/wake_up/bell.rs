@@ -1,9 +1,9 @@
 //! Owns waking workers in other processes: one NOTIFY for many commits, from a session of its own.
 //!
-//! Invariant: no emitter waits for it. A NOTIFY in an emitting transaction would make all commits of the
-//! server wait for one another; here emitters poke a [`Bell`] in memory after their commit, and one task of
-//! the process sends at most one NOTIFY in each pause. Nothing depends on it: a wake-up that is lost (the
-//! connection is cut, a listener is away) costs its event one poll.
+//! Invariant: no emitter waits for a NOTIFY. Transactions that NOTIFY commit one at a time in the whole
+//! server. So emitters poke a [`Bell`] in memory after their commit, and one task of the process sends at
+//! most one NOTIFY in each pause. If a NOTIFY is lost (the connection is cut, the listener is away), its
+//! event is delivered at the worker's next poll.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -17,30 +17,30 @@ const RING: &str = "SELECT pg_notify($1, '')";
 /// The wait before a new connection.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Of the process that emits. Clones are the same bell.
+/// The bell of a process that emits. Clones share it.
 #[derive(Clone)]
 pub struct Bell(Arc<Notify>);
 
 impl Bell {
-    /// Rings on this channel, at most once in this time: many pokes meanwhile are one.
+    /// Starts the task that sends NOTIFY on `channel`: at most once in each `pause`, for all pokes in it.
     pub fn hang(config: Config, channel: String, pause: Duration) -> Self {
         let pokes = Arc::new(Notify::new());
         tokio::spawn(ring(config, channel, pause, Arc::clone(&pokes)));
         Self(pokes)
     }
 
-    /// Call it after the commit that emitted. Costs an atomic write.
+    /// Asks for a NOTIFY, without waiting for it. Call this after the commit of the emit.
     pub fn poke(&self) {
         self.0.notify_one();
     }
 }
 
-/// For ever.
+/// Rings for ever; after an error it reconnects.
 async fn ring(config: Config, channel: String, pause: Duration, pokes: Arc<Notify>) {
     loop {
         if let Err(error) = ring_on(&config, &channel, pause, &pokes).await {
             tracing::info!(%error, "the bell's connection is gone");
-            // The last poke may not have been sent.
+            // The NOTIFY for the last poke may not have been sent.
             pokes.notify_one();
         }
         sleep(AGAIN).await;
@@ -62,8 +62,8 @@ async fn ring_on(
     }
 }
 
-/// Of the process that works: hears each ring, for ever; `heard` wakes its worker. Not through a pooler that
-/// shares connections between transactions: LISTEN needs a session.
+/// Listens for ever in a process with a worker; `heard` is called at each NOTIFY, to wake the worker. LISTEN
+/// needs a session, so it does not work through a pooler in transaction mode.
 pub async fn listen(config: Config, channel: String, heard: impl Fn()) {
     loop {
         if let Err(error) = listen_on(&config, &channel, &heard).await {
@@ -86,7 +86,7 @@ async fn listen_on(config: &Config, channel: &str, heard: impl Fn()) -> Result<(
     };
     let begin = async {
         client.batch_execute(&listen).await?;
-        // A ring while nobody listened was not heard, so look once.
+        // A NOTIFY from before this LISTEN is lost, so wake the worker once.
         heard();
         pending().await
     };

@@ -2,9 +2,9 @@
 //!
 //! `cargo run -p pg-once --example wake_up -- --database-url postgres://localhost/mydb`, in a database where
 //! `CREATE EXTENSION pg_once` was done. By default the polls of an idle worker are at most a second
-//! apart; for events that must come sooner there is the bell. The story has its parts (an idle worker is woken;
-//! many commits and few rings; the connections of both ends are cut) and ends with an error if one of them fails.
-//! `bell.rs` is the part to read.
+//! apart; the bell is for events that must be delivered sooner. The program runs three cases (an idle worker is
+//! woken; many commits and few rings; the connections of both ends are cut) and fails if one of them does. `bell.rs` is
+//! the part to read.
 
 mod bell;
 #[path = "../common/mod.rs"]
@@ -25,19 +25,19 @@ use bell::{Bell, listen};
 use common::worker::Args;
 use common::{Story, expect, log, until};
 
-/// At most one ring in this time.
+/// The shortest time between two rings.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A worker that waits for this long before it asks again is idle.
 const IDLE: Duration = Duration::from_millis(1500);
 const BURST: usize = 300;
-/// When the worker asked last. (`||`: this query must not match itself.)
+/// The time of the worker's last take. (`||`: this query must not match itself.)
 const ASKED: &str = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint FROM pg_stat_activity \
     WHERE datname = current_database() AND query LIKE '%once.outbox' || '_take%'";
-/// Both ends of a bell, by their application_name.
+/// Terminates the connections of both ends of the bell, by their application_name.
 const CUT: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
 
-/// The end that emits, and counters. The worker's end is in this process, too; events and rings pass by the database.
+/// The emitting end, and counters. The worker runs in this process, too, but gets events and rings from the database.
 struct Service {
     story: Story,
     topic: Topic,
@@ -94,11 +94,11 @@ impl Service {
         self.both_ends_are_cut().await
     }
 
-    /// Emits in a transaction, and pokes the bell when that is committed.
+    /// Emits in a transaction, and pokes the bell after its commit.
     async fn emit(&self) -> Result<()> {
         let mut client = self.story.pool.get().await?;
         let transaction = client.transaction().await?;
-        // ... the writes that the event tells of ...
+        // ... the writes that the event reports ...
         let options = EmitOptions::new();
         let payload = Json::of("something happened")?;
         self.topic.emit(&transaction, &payload, &options).await?;
@@ -111,7 +111,7 @@ impl Service {
         until(|| self.delivered.load(Ordering::SeqCst) == events).await
     }
 
-    /// Until the worker has asked again after a long wait; its next wait will be no shorter than that.
+    /// Waits until two takes of the worker are `IDLE` or more apart. Returns that wait; the next is no shorter.
     async fn until_idle(&self) -> Result<Duration> {
         let client = self.story.pool.get().await?;
         let mut last: Option<i64> = None;
@@ -128,7 +128,7 @@ impl Service {
         }
     }
 
-    /// An event comes sooner than the worker would have asked.
+    /// An event is delivered before the worker's next poll would take it.
     async fn is_woken(&self, part: &str, events: usize) -> Result<()> {
         let next_look = self.until_idle().await?;
         let emitted = Instant::now();
@@ -157,7 +157,7 @@ impl Service {
         Ok(())
     }
 
-    /// No ring is lost meanwhile: after reconnecting, the listener wakes its worker and the emitter rings.
+    /// An event that is emitted after the cut is not missed: both ends reconnect, and each then wakes the worker.
     async fn both_ends_are_cut(&self) -> Result<()> {
         let client = self.story.pool.get().await?;
         let row = client.query_one(CUT, &[&self.story.name]).await?;

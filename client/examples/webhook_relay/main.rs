@@ -1,11 +1,10 @@
 //! A relay that posts events as HTTP webhooks; a receiver that dedupes by `Idempotency-Key` handles each
-//! once: the story of `docs/how-to/webhooks.md`.
+//! once. See `docs/how-to/webhooks.md`.
 //!
 //! `cargo run -p pg-once --example webhook_relay -- --database-url postgres://localhost/mydb`, in a
-//! database where `CREATE EXTENSION pg_once` was done. It runs the story in its parts (delivered in
-//! order; rolled back; an answer lost; a receiver that is away; one that says when to come again; one
-//! that is gone; a relay killed with -9) and ends with an error unless the receiver's ledger is what it
-//! must be. `relay.rs` is the part to read.
+//! database where `CREATE EXTENSION pg_once` was done. The program runs these cases: delivered in order;
+//! rolled back; an answer lost; a receiver that answers 503, 429 with a Retry-After, or 410; a relay killed with
+//! -9. It fails unless the receiver's ledger is as expected. `relay.rs` is the part to read.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "each story uses a part of it")]
@@ -57,7 +56,7 @@ async fn main() -> Result<()> {
 }
 
 impl Shop {
-    /// What the shop does: the order and the event that tells of it, in one transaction.
+    /// Stands for the shop's transaction, which writes an order and its event.
     async fn order(&self, customer: &str, n: usize, commit: bool) -> Result<()> {
         let mut client = self.story.pool.get().await?;
         let transaction = client.transaction().await?;
@@ -91,7 +90,7 @@ impl Shop {
         Ok(())
     }
 
-    /// The orders of a customer, as the receiver got them.
+    /// The orders of a customer, in the sequence in which the receiver got them.
     fn received(&self, customer: &str) -> Vec<u64> {
         let effects = self.receiver.effects(PATH).into_iter();
         effects
@@ -113,7 +112,7 @@ impl Shop {
         Ok(())
     }
 
-    /// No order, no webhook.
+    /// A rolled back order sends no webhook.
     async fn rolled_back(&self) -> Result<()> {
         self.order("dan", 0, false).await?;
         self.order("dan", 1, true).await?;
@@ -121,7 +120,7 @@ impl Shop {
         expect("rolled back, then committed", self.received("dan"), vec![1])
     }
 
-    /// The receiver has the event, but its answer is lost: the event comes again, and the receiver dedupes it.
+    /// The receiver has the event, but its answer is lost: the event is sent again, and the receiver dedupes it.
     async fn answer_lost(&self) -> Result<()> {
         let before = self.receiver.requests();
         self.receiver.trouble(PATH, &[Trouble::NoAnswer]);
@@ -133,7 +132,7 @@ impl Shop {
         expect("an answer lost: received", self.received("eve"), vec![0])
     }
 
-    /// The events behind the refused one wait, so the order stays.
+    /// The customer's later events wait for the refused event, so all arrive in order.
     async fn receiver_away(&self) -> Result<()> {
         let away = [Trouble::Refuse(503), Trouble::Refuse(503)];
         self.receiver.trouble(PATH, &away);
@@ -145,7 +144,7 @@ impl Shop {
         expect("the receiver was away", self.received("fay"), in_order)
     }
 
-    /// It says when to come again, by an HTTP date. The subscriber's own backoff would end much sooner.
+    /// The receiver's Retry-After is an HTTP date. The subscriber's own backoff would end much sooner.
     async fn receiver_busy(&self) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let due = UNIX_EPOCH + Duration::from_secs(now + 3);
@@ -157,7 +156,7 @@ impl Shop {
         expect("the receiver was busy", self.received("ida"), vec![0])
     }
 
-    /// Dead at once, and redriven when the receiver has said that it was a mistake.
+    /// An event that is answered 410 is dead at once. It is redriven, as after a mistake of the receiver.
     async fn receiver_gone(&self) -> Result<()> {
         self.receiver.trouble(PATH, &[Trouble::Refuse(410)]);
         self.order("gus", 0, true).await?;
@@ -175,7 +174,7 @@ impl Shop {
         expect("and received", self.received("gus"), vec![0])
     }
 
-    /// Killed after the receiver's answer and before its own note: the next one sends it again.
+    /// Killed after the receiver's answer, before the receipt is recorded: the next relay sends the event again.
     async fn relay_killed(&self) -> Result<()> {
         self.order("hal", 0, true).await?;
         run_until_killed(&self.story, &self.receiver.url).await?;

@@ -1,7 +1,7 @@
-//! Owns carrying one event to its receiver over HTTP, and writing down that it got there.
+//! Owns posting one event to its receiver, and recording the receipt.
 //!
-//! Invariant: every attempt at an event is sent under the same `Idempotency-Key`, its delivery key. So
-//! whatever dies between the receiver's answer and our note of it, the receiver recognizes it.
+//! Invariant: every attempt sends the event's delivery key as its `Idempotency-Key`. So if a process dies
+//! between the receiver's answer and the receipt's commit, the receiver recognizes the repeated event.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Error, Event, Undelivered};
@@ -19,15 +19,15 @@ const RECORD: &str = "INSERT INTO receipt (delivery_key, event_id, attempt, answ
 pub struct Relay {
     pub pool: Pool,
     pub http: Http,
-    /// Where webhooks go, below the receiver's address.
+    /// The path of the webhooks at the receiver.
     pub path: &'static str,
-    /// Dies when the receiver has answered; main.rs shows what follows.
+    /// For a test in main.rs: dies after the receiver's answer, before the receipt is recorded.
     pub dies: bool,
 }
 
 impl Deliver for Relay {
     async fn deliver(&self, event: &Event) -> Result<Acked, Undelivered> {
-        // An earlier attempt may have come as far as the note: then not even the receiver is asked.
+        // If an earlier attempt has recorded the receipt, the event is not sent again.
         if self.is_received(event).await? {
             return Ok(Acked::ByWorker);
         }
@@ -36,7 +36,7 @@ impl Deliver for Relay {
         if self.dies {
             die();
         }
-        // Anything but "gone" may be a deployment gone wrong over there: worth another attempt.
+        // Any status but 410 may come from a faulty deployment of the receiver, so it is retried.
         let answer = ended.of_event(event, &[StatusCode::GONE])?;
         self.record(event, &answer).await?;
         Ok(Acked::ByWorker)

@@ -56,13 +56,13 @@ impl ActionOptions {
     setters! {
         /// The requester, which decides the claim state of the row.
         requester: impl Into<String>,
-        /// The length of the lease, instead of the step's lease. A renewal has this length, too.
+        /// The length of the lease, instead of the step's lease. An extend without a length renews it by this length.
         lease: Duration,
-        /// The name of this attempt. The same holder claiming again gets its own lease back, so that a claim whose
-        /// answer was lost costs nothing. Never use a worker's name: two attempts with one name would both believe
+        /// The name of this attempt. A repeated claim by the lease's holder gets the same lease, so a claim whose
+        /// answer was lost can be repeated. Never use a worker's name: two attempts with one name would both believe
         /// that they hold the row.
         holder: impl Into<String>,
-        /// Only if the row is at this version.
+        /// Claims the row only at this version.
         version: i64,
     }
 
@@ -71,7 +71,7 @@ impl ActionOptions {
         Self::default()
     }
 
-    /// A fresh holder, a random UUID.
+    /// Sets a fresh holder: a random UUID.
     pub fn fresh_holder(self) -> Self {
         self.holder(Uuid::new_v4().to_string())
     }
@@ -104,8 +104,8 @@ impl MachineRow {
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to update
-    /// the table; `40001` for a lost race above READ COMMITTED, or if a table (its name, or a column of the
-    /// definition) changed while this call waited for it.
+    /// the table; `ON002` if a trigger or policy suppresses the update; `40001` for a lost race above READ COMMITTED,
+    /// or if a table (its name, or a column of the definition) changed while this call waited for its lock.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

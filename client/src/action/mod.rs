@@ -5,8 +5,8 @@
 //! in the transaction of each item). It ends the action with [`Action::finish`] in the transaction of its own writes,
 //! or releases the row ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
 //!
-//! Invariant: each write presents the action's token. Once the lease is lost, the write fails with `ON001`, which
-//! undoes its transaction. The repeat of a finish that an earlier transaction has made fails with `ON006`.
+//! Invariant: each write presents the action's token. After the lease is lost, each write fails with `ON001`, which
+//! undoes its transaction. A finish that an earlier transaction has committed fails with `ON006`.
 
 mod claim;
 mod record;
@@ -54,7 +54,7 @@ pub struct Action {
 pub struct Extended {
     /// The time left of the lease.
     pub lease_left: Duration,
-    /// The row's cancel flag is set: roll back, release, tear down.
+    /// Whether the row's cancel flag is set. If it is: roll back, release, tear down.
     pub cancelling: bool,
 }
 
@@ -72,7 +72,7 @@ pub enum ActionEnd {
     Cancelling,
 }
 
-/// Where [`Action::release`] left the row.
+/// The row after [`Action::release`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     /// The status that the row went back to.
@@ -120,9 +120,9 @@ impl Action {
     }
 
     /// Renews the lease from now (by `lease`, or the claim's length, or the step's), and answers
-    /// whether the row is being cancelled.
+    /// whether the row's cancel flag is set.
     ///
-    /// Call it first in the transaction of an item's writes: then the item cannot commit after the lease was lost.
+    /// Call it first in the transaction of an item's writes: then they commit only if the lease is not lost.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -160,7 +160,7 @@ impl Action {
     }
 
     /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the transaction of the action's
-    /// last writes, before any write to items or wallets, because this call locks the row.
+    /// last writes, before any write to items or wallets: this call locks the row, whose lock must be taken first.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -247,8 +247,8 @@ impl Action {
 }
 
 impl MachineRow {
-    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is alive. The next
-    /// sweep reverts the row, or the next claim takes it over. A holder that is alive may write until then.
+    /// Ends the lease of a dead holder, as if its time were over now; `false` if no lease is alive and no revert is
+    /// deferred. The next sweep reverts the row, or the next claim takes it; until then a live holder may write.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate.
@@ -258,8 +258,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Adopts up to `max` rows, and returns how many: rows in a claim state without a lease (loaded, replicated, older
-    /// than the definition), which the next sweep reverts, and rows flagged by hand, which then await a teardown.
+    /// Adopts up to `max` rows, and returns their number. A row in a claim state without a lease (loaded, replicated,
+    /// older than the definition) is reverted by the next sweep; a row whose flag was set by hand gets a teardown.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the table.

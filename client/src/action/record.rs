@@ -1,4 +1,4 @@
-//! Owns the view of a row: who has it, and what happens next.
+//! Owns the view of a row and its action: the holder, and what happens next.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,11 +24,11 @@ pub struct ActionRecord {
     pub claimed_at: Option<SystemTime>,
     /// The time left of the lease; zero after it expired.
     pub lease_left: Option<Duration>,
-    /// The number of claims of this step since the row last finished an action.
+    /// The number of consecutive claims of this step without a finish.
     pub attempts: Option<i32>,
-    /// What failed last.
+    /// The error of the last release, or of the last sweep that failed.
     pub last_error: Option<String>,
-    /// The row's cancel flag is set.
+    /// Whether the row's cancel flag is set.
     pub cancelling: bool,
     /// What happens next, and by whom: one sentence.
     pub next: String,

@@ -1,8 +1,8 @@
 //! Owns running an HTTP request under its key: a layer and extractors for axum, or any other tower stack. Feature
 //! `axum`.
 //!
-//! Invariants: a handler runs under a lease or not at all; every retry gets the answer of the first run, unless the
-//! status of that answer says that a retry may end otherwise; a handler runs on when its client hangs up.
+//! Invariants: a handler of POST or PATCH runs only under a lease; every retry gets the answer of the first run, unless
+//! that answer's status is retryable (such as 429 or 5xx); a handler runs on when its client hangs up.
 
 mod stored;
 
@@ -26,13 +26,13 @@ use crate::http::{Answer, IDEMPOTENCY_KEY, PREFER, User, key_of_header, wait_of_
 use crate::options::setters;
 use crate::{Autocommit, BoxError, Lease, Outcome, Scope};
 
-/// The limit of axum's extractors.
+/// The same as the default limit of axum's extractors.
 const BODY_LIMIT: usize = 2 * 1024 * 1024;
 
 /// The key of a request, with the authenticated user in it ([`key_of_header`]), for a handler that runs the key itself.
 ///
-/// Whoever authenticates the request puts a [`User`] into its extensions. Without a [`User`] the answer is 401, without
-/// the header 400.
+/// The service's authentication puts a [`User`] into the request's extensions. Without a [`User`] the answer is 401,
+/// without the header 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(pub String);
 
@@ -64,14 +64,14 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 /// The handler may extract the [`Lease`], and answers in one of two ways:
 ///
 /// - **`Result<Done, Failure>`**, as the work of [`Runner::run`](crate::Runner::run). With
-///   [`Done::Stored`](crate::Done::Stored) it has stored the answer in the transaction of its own writes. After a lost
-///   connection or `ON006` the handler is called again with a new lease, and goes on from what is committed.
+///   [`Done::Stored`](crate::Done::Stored) the handler has stored the answer in the transaction of its own writes.
+///   After a lost race or connection, or `ON006`, it is called again with a new lease and goes on from the commits.
 /// - **Any response.** It is stored when the handler has returned. If the process dies before that, a retry runs the
-///   handler again. After 401, 403, 408, 409, 425, 429 and 5xx the key is released. Cookies go out with the first
-///   answer only.
+///   handler again. A response with 401, 403, 408, 409, 425, 429 or 5xx is not stored; it releases the key. Cookies are
+///   sent with the first answer only.
 ///
-/// With `keep_request` the scope keeps `{"target": [method, path, query], "body": …}`, or `"base64"` for a body that
-/// is not JSON. The handler runs in a task of its own, which goes on when the client hangs up.
+/// With `keep_request` the scope keeps `{"target": [method, path, query], "body": …}`; a body that is not JSON is kept
+/// as `"base64"`. The handler runs in a task of its own, which goes on when the client hangs up.
 /// `client/examples/payments.rs` is a whole service.
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is added to a service"]
@@ -89,7 +89,7 @@ impl<E: Autocommit> Idempotency<E> {
         lease: Duration,
     }
 
-    /// Runs the requests of this scope. The executor is a pool, as for [`Key::run`](crate::Key::run).
+    /// Makes a layer that runs requests in this scope. The executor is a pool, as for [`Key::run`](crate::Key::run).
     pub fn new(exec: E, scope: Scope) -> Self {
         Self {
             exec,

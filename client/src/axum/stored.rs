@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use crate::http::{Answer, RETRY_AFTER, is_final, retry_after};
 use crate::{Done, Failure, Json, Outcome};
 
-/// The stored header that marks a body in base64; it is not sent.
+/// The header that marks a stored body as base64; the header itself is never sent.
 const BASE64: &str = "pg-once-base64";
-/// A handler's result, kept in the extensions of its response. Extensions must be cloneable.
+/// A handler's result in the extensions of its response. An extension must be `Clone`; an `Outcome` is not.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Option<Outcome>>>);
 
@@ -33,7 +33,7 @@ pub(super) fn request(request: &Request<Bytes>) -> Json {
     Json::from_text(format!(r#"{{"target": {target}, "{name}": {body}}}"#))
 }
 
-/// How the key ends; and the response, unless a `Done` or `Failure` made it.
+/// Decides how the key ends. Also returns the response, if it is whole and not made from a `Done` or `Failure`.
 pub(super) async fn end_of<R: Body>(
     mut response: Response<R>,
 ) -> (Result<Done, Failure>, Option<Response<Bytes>>) {
@@ -92,8 +92,8 @@ fn json_of(body: &Bytes) -> Result<Json, Json> {
 }
 
 impl Answer {
-    /// The answer as it is sent: a stored body byte for byte, or a problem document. Stored headers are an object of
-    /// strings.
+    /// Makes the HTTP response: a stored body byte for byte, or a problem document. Stored headers are sent only if
+    /// they are an object of strings.
     pub(super) fn into_http<B: From<Bytes>>(self) -> Response<B> {
         let stored = self.stored_headers.as_ref().and_then(|stored| {
             let stored = stored.parse::<HashMap<String, String>>().ok()?;

@@ -1,4 +1,4 @@
-//! Owns amounts: decimals as the server prints them, never through a float.
+//! Owns amounts: the text of a decimal as the server prints it, never converted to a float.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,16 +18,16 @@ use crate::BoxError;
 pub struct Amount(Box<str>);
 
 impl Amount {
-    /// The digits.
+    /// The amount as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Reads the digits as a number of the caller's choice.
+    /// Reads the amount as a number of the caller's choice.
     ///
     /// # Errors
-    /// The type's own error, for digits that it cannot hold.
+    /// The error of `T`, if it cannot hold the amount.
     pub fn parse<T: FromStr>(&self) -> Result<T, T::Err> {
         self.0.parse()
     }

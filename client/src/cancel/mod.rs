@@ -1,9 +1,9 @@
 //! Owns the noun `cancel`: a teardown whose terminal state comes last.
 //!
-//! A teardown, in the order of its calls: [`Cancel::request`] sets the flag. Once no lease is on the row,
+//! A teardown, in the order of its calls: [`Cancel::request`] sets the row's flag. Once no lease is on the row,
 //! [`Cancel::refund`] refunds its items. [`Cancel::items`] lists the artifacts to delete, [`Cancel::confirm`] confirms
 //! their deletion, and [`Cancel::finish`] makes the terminal move. [`Cancel::teardown`] makes all of these calls except
-//! the first. Any session may repeat each call, or run all of them again from the top.
+//! the first. Any session may repeat each call, or all of them from the first.
 //!
 //! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the refund, and after the caller has
 //! confirmed that the artifacts are deleted.
@@ -22,7 +22,7 @@ pub use pending::{PendingCancel, RefundMismatch};
 pub use teardown::Teardown;
 
 const REQUEST: &str = "SELECT * FROM once.cancel_request(machine => $1, id => $2)";
-// Amounts travel as text: the driver knows no numeric, and a float would round.
+// Amounts travel as text: the driver has no type for `numeric`, and a float would round.
 const REFUND: &str = "SELECT items, amount::text AS amount, items_total, \
                       amount_total::text AS amount_total, remaining, pass \
                       FROM once.cancel_refund(machine => $1, id => $2, max_items => $3)";
@@ -57,7 +57,7 @@ pub enum CancelRequest {
         /// The cancelled status.
         status: String,
     },
-    /// The row has another terminal status.
+    /// The row has a terminal status other than the cancelled one.
     TooLate {
         /// The terminal status that the row has.
         status: String,
@@ -69,28 +69,28 @@ pub enum CancelRequest {
 /// The answer of [`Cancel::refund`].
 #[derive(Clone, Debug)]
 pub struct Refunded {
-    /// The items that this call marked.
+    /// How many items this call marked.
     pub items: i64,
     /// The amount that this call refunded.
     pub amount: Amount,
-    /// The items that this teardown has marked in all.
+    /// How many items this teardown has marked in all.
     pub items_total: i64,
-    /// The amount that it has refunded in all.
+    /// The amount that this teardown has refunded in all.
     pub amount_total: Amount,
-    /// Whether items are still undecided: call again.
+    /// Whether some items are still undecided; if so, call again.
     pub remaining: bool,
-    /// The pass to give to [`Cancel::confirm`].
+    /// The pass, a number for [`Cancel::confirm`]: a later refund that marks items has a larger pass.
     pub pass: i64,
 }
 
 /// An item whose artifact is to be deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CleanupItem {
-    /// Its key.
+    /// The item's key, as text.
     pub item_id: String,
     /// The item's row of the items table.
     pub item: Json,
-    /// The number of its shard, set by a teardown worker over shards: items of two shards may share an id.
+    /// The number of the item's shard, set by a teardown worker over shards: items of two shards may have the same id.
     pub shard: Option<usize>,
 }
 
@@ -99,20 +99,20 @@ pub struct CleanupItem {
 pub enum CancelFinish {
     /// This call made it.
     Cancelled,
-    /// An earlier call made it. Its answer may have been lost on the way to this client.
+    /// An earlier call made it; the answer of that call may have been lost.
     Done,
 }
 
-/// A row in its cancelled state.
+/// The answer of [`Cancel::finish`]: the row is cancelled.
 #[derive(Clone, Debug)]
 pub struct Cancelled {
     /// Whether this call made the terminal move.
     pub outcome: CancelFinish,
     /// The cancelled state.
     pub status: String,
-    /// The items that the teardown has marked in all.
+    /// How many items the teardown has marked in all.
     pub items_total: i64,
-    /// The amount that it has refunded in all.
+    /// The amount that the teardown has refunded in all.
     pub amount_total: Amount,
 }
 
@@ -131,7 +131,7 @@ impl Cancel {
         &self.row
     }
 
-    /// Asks for the cancellation: sets the row's flag. From now on no action can begin on the row.
+    /// Asks for the cancellation: sets the row's flag. No action can begin on a flagged row.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -167,12 +167,12 @@ impl Cancel {
         })
     }
 
-    /// Marks the undecided items (at most `max_items`) and refunds their cost, in one statement. A
-    /// repeated call refunds nothing twice.
+    /// Marks the undecided items (at most `max_items`) and, in the same statement, refunds those for which the
+    /// definition's `when` is true. A repeated call refunds nothing twice.
     ///
     /// # Errors
-    /// `ON002` if the flag is not set, a lease is on the row, or the row has another terminal status; `22023` for a bad
-    /// amount, or if the machine declares no `refund`; `23503` if the wallet is missing.
+    /// `ON002` if the flag is not set, a lease is on the row, or the row has a terminal status other than the cancelled
+    /// one; `22023` for a bad amount, or if the machine declares no `refund`; `23503` if the wallet is missing.
     pub async fn refund<E: Executor>(
         &self,
         exec: &E,
@@ -182,8 +182,8 @@ impl Cancel {
         Refunded::of_row(&self.row.call(exec, REFUND, &own).await?)
     }
 
-    /// Lists a page of the marked items by key; the caller deletes their artifacts. The next page
-    /// begins after the last `item_id`; an answer shorter than `max` is the last.
+    /// Lists a page of the marked items by key; the caller deletes their artifacts. The next page begins after the last
+    /// `item_id`; a page shorter than `max` is the last one.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for a bad argument.
@@ -199,7 +199,7 @@ impl Cancel {
     }
 
     /// Confirms that all artifacts that [`Cancel::items`] listed after the refund of this pass are deleted. `false`: a
-    /// later refund has marked more; list again.
+    /// later refund has marked more items; list the items again.
     ///
     /// # Errors
     /// `ON002` as [`Cancel::refund`]; `22023` for a pass that no refund returned.
@@ -208,8 +208,8 @@ impl Cancel {
         value(&self.row.call(exec, CONFIRM, &own).await?)
     }
 
-    /// Makes the terminal move; `patch` sets other columns of the row. Call it in a transaction that wrote
-    /// no items. A later call changes nothing and answers [`CancelFinish::Done`].
+    /// Makes the terminal move; `patch` sets other columns of the row. Call it in a transaction that wrote no items
+    /// (otherwise it can deadlock). A later call changes nothing and answers [`CancelFinish::Done`].
     ///
     /// # Errors
     /// `ON005` while an item is undecided or the last pass is not confirmed; `ON002` as [`Cancel::refund`].

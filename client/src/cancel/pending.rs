@@ -1,4 +1,4 @@
-//! Owns the view of a machine's cancellations: the pending cancellations, and whether the sums agree.
+//! Owns two views of a machine's cancellations: the pending teardowns, and the refunds that do not add up.
 
 use std::time::SystemTime;
 
@@ -24,7 +24,7 @@ pub struct PendingCancel {
     pub status: String,
     /// When its cancellation was asked for.
     pub requested_at: SystemTime,
-    /// The items that its teardown has marked so far.
+    /// How many items its teardown has marked so far.
     pub items_total: i64,
     /// The amount that its teardown has refunded so far.
     pub amount_total: Amount,
@@ -35,16 +35,16 @@ pub struct PendingCancel {
 pub struct RefundMismatch {
     /// The row.
     pub row: MachineRow,
-    /// The sum of its marked items that are to be refunded.
+    /// The total of its marked items for which the definition's `when` is true.
     pub marked_amount: Amount,
-    /// The sum of its recorded refunds.
+    /// The total of its recorded refunds.
     pub refunded_amount: Amount,
-    /// The excess of the refunds; negative: too little was refunded.
+    /// `refunded_amount` minus `marked_amount`.
     pub difference: Amount,
 }
 
 impl Machine {
-    /// Up to `max` rows for a teardown worker, the oldest request first.
+    /// Lists up to `max` rows for a teardown worker, the oldest request first.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -67,8 +67,8 @@ impl Machine {
         rows.iter().map(|row| self.pending(row)).collect()
     }
 
-    /// The rows where the marked items and the recorded refunds disagree. An empty answer proves that no marked item
-    /// was refunded twice or not at all. Deleted rows are not audited.
+    /// Lists the rows whose recorded refunds differ from the refundable total of their marked items. An empty answer:
+    /// all rows agree. Deleted rows are not audited.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` if it declares no `refund`; `42501` without the right to observe.
@@ -106,7 +106,7 @@ impl Machine {
 }
 
 impl super::Cancel {
-    /// [`Machine::cancel_audit`] of this row alone; `None`: the sums agree.
+    /// [`Machine::cancel_audit`] for this row only; `None`: the totals agree.
     ///
     /// # Errors
     /// As [`Machine::cancel_audit`].

@@ -1,8 +1,8 @@
 //! Owns tearing one row down: refund, clean up, confirm, finish.
 //!
-//! Invariant: a teardown begins at the top whatever an earlier attempt has done, and each step commits by itself. So a
-//! teardown may stop anywhere, and any session may run it again. The terminal move comes only after the callback has
-//! deleted everything listed.
+//! Invariant: each run makes all calls from the first, whatever an earlier run has done, and each call commits by
+//! itself. So a run may stop anywhere, and any session may run the teardown again. The terminal move comes only after
+//! the callback has deleted everything listed.
 
 use std::future::Future;
 
@@ -14,13 +14,13 @@ use crate::error::BoxError;
 use crate::options::setters;
 use crate::{Autocommit, Backoff, Error, Json, Kind};
 
-/// How often late items may send one teardown back to the top.
+/// The most rounds of refund and cleanup in one run: an item that is added late needs another round.
 const ROUNDS: u32 = 10;
 
-/// How many items are listed at a time, unless the caller says otherwise.
+/// The default of [`Teardown::page`].
 const PAGE: i32 = 1000;
 
-/// Tears one row down; made by [`Cancel::teardown`].
+/// The teardown of one row; made by [`Cancel::teardown`].
 #[derive(Debug)]
 #[must_use = "a teardown does nothing until `run` is called"]
 pub struct Teardown<'e, E> {
@@ -33,7 +33,7 @@ pub struct Teardown<'e, E> {
 }
 
 impl Cancel {
-    /// Prepares to tear the row down. The executor is one on which each call commits by itself: a pool or a connection.
+    /// Prepares to tear the row down. Each call on `exec` must commit by itself: pass a pool or a connection.
     pub fn teardown<E: Autocommit>(self, exec: &E) -> Teardown<'_, E> {
         Teardown {
             exec,
@@ -48,7 +48,7 @@ impl Cancel {
 
 impl<E: Autocommit> Teardown<'_, E> {
     setters! {
-        /// How many items one refund marks, at most; by default all of them in one statement.
+        /// The most items that one refund marks; by default all items, in one statement.
         max_items: i32,
         /// Other columns of the row to set with the terminal move.
         patch: Json,
@@ -67,9 +67,9 @@ impl<E: Autocommit> Teardown<'_, E> {
 
     /// Refunds everything, lets `clean` delete the artifacts, and makes the terminal move.
     ///
-    /// `clean` gets the items a page at a time, including items that an earlier attempt has cleaned, so a missing
-    /// artifact must count as deleted. Where the machine declares no `refund` there are no items, and only the terminal
-    /// move is made. When `clean` fails, this returns [`Error::Other`] and the row is not cancelled; run it again.
+    /// `clean` gets the items a page at a time, including items that an earlier run has cleaned, so a missing artifact
+    /// must count as deleted. Where the machine declares no `refund` there are no items, and only the terminal move is
+    /// made. When `clean` fails, `run` returns [`Error::Other`] and the row is not cancelled; run the teardown again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -89,15 +89,15 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// let cancelled = cancel.clone().teardown(&pool).run(delete).await?;
     /// assert_eq!(cancelled.outcome, CancelFinish::Cancelled);
     /// assert_eq!((&*cancelled.status, cancelled.items_total), ("cancelled", 3));
-    /// // If the answer was lost, run it again: that changes nothing.
+    /// // If the answer was lost, run the teardown again: it changes nothing.
     /// let again = cancel.teardown(&pool).run(delete).await?;
     /// assert_eq!((again.outcome, again.items_total), (CancelFinish::Done, 3));
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
-    /// [`Error::Other`] from `clean`; `ON002` if the flag is not set, a lease is on the row, or the row has another
-    /// terminal status; `ON005` if items kept coming.
+    /// [`Error::Other`] from `clean`; `ON002` if the flag is not set, a lease is on the row, or the row has a terminal
+    /// status other than the cancelled one; `ON005` if items are undecided or not confirmed even after ten rounds.
     pub async fn run<C, F, X>(self, mut clean: C) -> Result<Cancelled, Error>
     where
         C: FnMut(Vec<CleanupItem>) -> F,
@@ -121,7 +121,7 @@ impl<E: Autocommit> Teardown<'_, E> {
                     end => return end,
                 }
             }
-            tracing::debug!(row = ?self.cancel.row(), round, "items were added late; from the top");
+            tracing::debug!(row = ?self.cancel.row(), round, "items were added late; another round");
             tokio::time::sleep(self.backoff.wait(round)).await;
             round += 1;
         }
@@ -143,13 +143,13 @@ impl<E: Autocommit> Teardown<'_, E> {
         self.backoff.retry(finish).await
     }
 
-    /// Marks everything; returns the pass to confirm.
+    /// Marks the undecided items; returns the pass to confirm.
     async fn refund(&self) -> Result<i64, Error> {
         let mut in_vain = 0;
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // Late items are for the next round, which waits first.
+            // After ten refunds that marked nothing, the other items are left to the next round.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

@@ -1,4 +1,4 @@
-//! Owns the HTTP answers of outcomes, without depending on any HTTP library.
+//! Owns the HTTP answer for each outcome, without depending on any HTTP library.
 //!
 //! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while a request with the key
 //! is in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user; a
@@ -41,7 +41,7 @@ const SOON: Duration = Duration::from_secs(1);
 pub struct Answer {
     /// The status code.
     pub status: u16,
-    /// Headers of the protocol, beside the stored headers.
+    /// Headers that this module adds to the stored headers.
     pub headers: Vec<(&'static str, String)>,
     /// The title of a problem document; `None` where the work gave the answer.
     pub problem: Option<&'static str>,
@@ -95,7 +95,7 @@ impl Answer {
     pub fn of_error(error: &Error) -> Self {
         match error.kind() {
             Kind::Conflict | Kind::LeaseLost => Self::in_progress(SOON),
-            // A call that reached the wrong shard did nothing, and a retry may be routed right.
+            // A call that reached the wrong shard did nothing, and a retry may reach the right one.
             Kind::Unavailable | Kind::ReadOnly | Kind::WrongShard => {
                 Self::problem(503, "the database is away").after(SOON)
             }
@@ -104,7 +104,7 @@ impl Answer {
         }
     }
 
-    /// One of the headers.
+    /// Finds a value in `headers`, not in the stored headers.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
@@ -141,7 +141,7 @@ impl Answer {
         }
     }
 
-    /// Whole seconds, rounded up, and never zero.
+    /// Adds `Retry-After`: whole seconds, rounded up, at least 1.
     fn after(mut self, time: Duration) -> Self {
         let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
         self.headers.push((RETRY_AFTER, seconds.max(1).to_string()));
@@ -157,28 +157,28 @@ impl From<Error> for Answer {
     }
 }
 
-/// Whether another service's answer with this status is a final no: 4xx, but not 401, 403, 408, 409, 425 and 429.
+/// Whether an answer with this status is a final refusal: 4xx, but not 401, 403, 408, 409, 425 and 429.
 #[must_use]
 pub const fn is_final(status: u16) -> bool {
     matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 409 | 425 | 429)
 }
 
-/// The user of a request, as the service has authenticated them: every key is one user's alone.
+/// The user of a request, as the service has authenticated them. Each key belongs to one user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User(String);
 
 impl User {
-    /// The user's name, from a session, a token or an authenticating proxy (`X-Forwarded-User`). Never take it
-    /// from the request's body, where a client may name anybody.
+    /// Returns the user of this name. Take the name from a session, a token or an authenticating proxy
+    /// (`X-Forwarded-User`), never from the request's body, where a client may name anybody.
     ///
     /// # Errors
-    /// The 401 to send: no name, or a control character in it.
+    /// The 401 to send, if the name is missing, empty or has a control character in it.
     pub fn authenticated(name: Option<&str>) -> Result<Self, Answer> {
         let name = name.unwrap_or_default().trim_matches([' ', '\t']);
         if name.is_empty() || name.contains(char::is_control) {
             return Err(Answer::problem(401, "the request is not authenticated"));
         }
-        // The first `/` of a key ends the user's name, so a name has none.
+        // The first `/` of a key ends the user's name, so a `/` within the name is escaped.
         Ok(Self(name.replace('%', "%25").replace('/', "%2F")))
     }
 }
@@ -186,8 +186,8 @@ impl User {
 /// Reads the value of a user's `Idempotency-Key` header: the key is `<user>/<what the client sent>`, so
 /// that no user gets the answer of another user.
 ///
-/// In the draft the key is a quoted string (a Structured Header string); most clients send the key bare. Both forms
-/// name the same key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
+/// In the draft the key is a quoted string (a Structured Header string); most clients send the key without quotes. Both
+/// forms name the same key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
 ///
 /// ```
 /// use pg_once::http::{User, key_of_header};
@@ -201,7 +201,7 @@ impl User {
 /// ```
 ///
 /// # Errors
-/// The 400 to send: the header is missing, empty, malformed, or too long (over 255 characters with the user's name).
+/// The 400 to send, if the header is missing, empty, malformed or too long (over 255 characters with the user's name).
 pub fn key_of_header(user: &User, value: Option<&str>) -> Result<String, Answer> {
     let bad = |why| Answer::problem(400, why);
     let missing = || bad("the Idempotency-Key header is missing");
@@ -220,8 +220,8 @@ pub fn key_of_header(user: &User, value: Option<&str>) -> Result<String, Answer>
     Ok(key)
 }
 
-/// The rest of a Structured Header string, after its first quote: a backslash may stand before a
-/// quote or a backslash only, and nothing may follow the last quote.
+/// Reads a Structured Header string after its first quote. A backslash may stand only before a quote or a backslash,
+/// and nothing may follow the last quote.
 fn unquoted(rest: &str) -> Option<String> {
     let mut key = String::new();
     let mut chars = rest.chars();

@@ -21,7 +21,7 @@ pub const PREFER: &str = "Prefer";
 #[must_use]
 pub fn wait_of_header(value: Option<&str>, longest: Duration) -> Duration {
     let preferences = value.unwrap_or_default().split(',');
-    // Parameters may stand behind a semicolon.
+    // A semicolon begins the parameters of a preference.
     let mut named =
         preferences.filter_map(|preference| preference.split(';').next()?.split_once('='));
     let wait = named.find(|(name, _)| name.trim().eq_ignore_ascii_case("wait"));

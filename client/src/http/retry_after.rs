@@ -20,7 +20,7 @@ pub fn retry_after(value: impl AsRef<[u8]>) -> Option<Duration> {
     Some(wait).filter(|wait| !wait.is_zero())
 }
 
-/// Reads `Sun, 06 Nov 1994 08:49:37 GMT`. The two forms from before 1999 are not read.
+/// Reads `Sun, 06 Nov 1994 08:49:37 GMT`, but not the two obsolete forms of a date in RFC 9110.
 fn since_epoch(date: &str) -> Option<Duration> {
     let [_, day, month, year, time, "GMT"] = date.split_whitespace().collect::<Vec<_>>()[..] else {
         return None;

@@ -1,7 +1,7 @@
 //! Owns the claim of a key, and all its answers.
 //!
-//! Invariant: every outcome the server knows is a variant of [`Claim`], and a caller's `match` must
-//! handle each; an unknown outcome is an error, never a guess.
+//! Invariant: every outcome that the server knows is a variant of [`Claim`], and a caller's `match` must handle each;
+//! an unknown outcome is an error, never a guess.
 
 use std::time::Duration;
 
@@ -61,14 +61,14 @@ impl ClaimOptions {
         request: Json,
         /// The length of the lease, instead of the scope's lease. A renewal has this length, too.
         lease: Duration,
-        /// How long the answer is kept, instead of the scope's ttl. Only the claim that makes the key sets it.
+        /// How long the answer is kept, instead of the scope's ttl. Only the first claim of the key sets it.
         ttl: Duration,
         /// The name of this attempt. A holder that claims again gets its own lease back, so a claim whose answer was
         /// lost can be repeated. Never use a worker's name or anything that a client sends: two attempts
         /// with one name would both believe that they hold the key.
         holder: impl Into<String>,
-        /// A SHA-256 of the raw request, for callers that hash it themselves: only the hash is compared. A request
-        /// that is given, too, is stored if the scope has `keep_request`.
+        /// A SHA-256 of the raw request, for callers that hash it themselves: only the hash is compared. If `request`
+        /// is set, too, it is only stored (if the scope has `keep_request`).
         fingerprint: [u8; 32],
     }
 
@@ -85,14 +85,14 @@ impl ClaimOptions {
         Ok(Self::new().request(Json::of(request)?))
     }
 
-    /// A fresh holder, a random UUID.
+    /// Sets a fresh holder, a random UUID.
     pub fn fresh_holder(self) -> Self {
         self.holder(Uuid::new_v4().to_string())
     }
 }
 
 impl Key {
-    /// Asks for the key. Waits for no row and no lease, only for a lock on the whole table.
+    /// Claims the key. The call waits for no row lock and no lease, only for a lock on the whole table.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -1,8 +1,8 @@
 //! Owns the lease: the right to work on a key, and every write that needs it.
 //!
 //! Invariant: each write presents the lease's token. Once another holder has the key, the write fails with `ON001`,
-//! which undoes its transaction. So the write fences the caller's own writes in that transaction. The repeat of a write
-//! that an earlier transaction has made fails with `ON006`.
+//! which rolls back its transaction: so the caller's own writes in that transaction are fenced, too. Recording a phase,
+//! a step's end or an answer again in a later transaction fails with `ON006`.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Lease {
         self.attempt
     }
 
-    /// The last phase that committed when this lease was given; `started` at first.
+    /// The recovery point when this lease was given: the last committed phase, or `started` before the first.
     #[must_use]
     pub fn recovery_point(&self) -> &str {
         &self.recovery_point
@@ -73,15 +73,15 @@ impl Lease {
         self.state.as_ref()
     }
 
-    /// The time left of the lease when the claim was answered.
+    /// The time that was left of the lease when the claim was answered.
     #[must_use]
     pub const fn lease_left(&self) -> Duration {
         self.lease_left
     }
 
     /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the present state). Call
-    /// it in the transaction of the phase's own writes. It renews the lease from now, by `lease`, or the claim's
-    /// length, or the scope's, and returns the time left.
+    /// it in the transaction of the phase's own writes. Renews the lease from now, by `lease` (`None`: by the claim's
+    /// length, or else the scope's), and returns the time left.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -123,7 +123,7 @@ impl Lease {
     }
 
     /// Stores the final answer: later claims replay it, until its ttl ends. Call it in the transaction of the last
-    /// writes, so that both commit together.
+    /// writes, so that answer and writes commit together.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -137,7 +137,7 @@ impl Lease {
     /// lease.complete(&transaction, &answer).await?;
     /// transaction.commit().await?;
     ///
-    /// // If the answer of the commit was lost, the same transaction again fails with ON006.
+    /// // If the answer of the commit was lost, run the transaction again: ON006 shows that it was committed.
     /// let again = lease.complete(&pool, &answer).await.unwrap_err();
     /// assert_eq!(again.kind(), Kind::AlreadyDone);
     /// # Ok(()) }) }
@@ -157,7 +157,7 @@ impl Lease {
         self.finish(exec, ABORT, answer).await
     }
 
-    /// Releases the key after a failure that is worth a retry: the next claim resumes, not before `retry_after`.
+    /// Releases the key after a failure that is worth a retry: the next claim resumes it, after `retry_after`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -187,7 +187,7 @@ impl Lease {
         self.call(exec, RELEASE, &own).await.map(drop)
     }
 
-    /// Parks the key: the outcome of a foreign call is unknown, and another attempt could make the call twice.
+    /// Parks the key: the outcome of a foreign call is unknown, and another attempt could repeat the call.
     /// Every claim answers [`Parked`](crate::Claim::Parked) until [`Key::resolve`](crate::Key::resolve).
     ///
     /// ```
@@ -206,8 +206,8 @@ impl Lease {
         self.call(exec, PARK, &own).await.map(drop)
     }
 
-    /// Renews the lease from now, by `lease`, or the claim's length, or the scope's. Returns the time that was granted:
-    /// at most what is left of the scope's `max_lease_life`.
+    /// Renews the lease from now, by `lease` (`None`: by the claim's length, or else the scope's). Returns the time
+    /// that was granted: at most what is left of the scope's `max_lease_life`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -245,7 +245,7 @@ impl Lease {
         self.call(exec, sql, &own).await.map(drop)
     }
 
-    /// One call with the token: scope, key and token first, then the call's own arguments.
+    /// Makes one call with the token: its arguments are scope, key and token, then the call's own.
     pub(super) async fn call<E: Executor>(
         &self,
         exec: &E,

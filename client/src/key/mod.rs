@@ -5,8 +5,8 @@
 //! [`Lease::step`]. It ends the key with the answer that every later claim replays ([`Lease::complete`],
 //! [`Lease::abort`]), or releases or parks it ([`Lease::release`], [`Lease::park`]).
 //!
-//! Invariant: each method is one call of the SQL function of the same name, in one round trip on
-//! the caller's executor; the client keeps no state of its own.
+//! Invariant: each method here that takes an executor is one call of one SQL function, in one round trip; the client
+//! caches nothing.
 
 mod claim;
 mod lease;
@@ -58,7 +58,7 @@ impl Key {
         &self.key
     }
 
-    /// The idempotency key to send with a step's foreign call; needs no lease. Until [`Lease::rotate`] it is
+    /// Derives the idempotency key to send with a step's foreign call; needs no lease. Until [`Lease::rotate`] it is
     /// the same on every attempt, so a service that dedupes by it acts once.
     ///
     /// ```
@@ -80,8 +80,8 @@ impl Key {
         value(&only(self.rows(exec, DERIVE, &own).await?)?)
     }
 
-    /// Ends the lease as if its time were over now, for a holder that is dead; `false` if no lease is alive. The next
-    /// claim resumes the key, or parks it ([`OnExpiry::Park`], `max_attempts`). Until then a live holder may write.
+    /// Ends the lease as if its time were over now, for a dead holder; `false` if no lease is alive. The next claim
+    /// resumes the key, or parks it ([`OnExpiry::Park`], `max_attempts`). Until that claim a live holder may write.
     ///
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.
@@ -89,7 +89,7 @@ impl Key {
         value(&only(self.rows(exec, EXPIRE, &[]).await?)?)
     }
 
-    /// One call about this key: scope and key first, then the call's own arguments.
+    /// Makes one call about this key: its arguments are scope and key, then the call's own.
     async fn rows<E: Executor>(
         &self,
         exec: &E,
@@ -99,11 +99,11 @@ impl Key {
         call(exec, sql, &[self.scope(), self.as_str()], own).await
     }
 
-    /// Forgets the key, its answer and its steps; `false` if there was none. The next claim is new
-    /// and does everything again: for tests and for repairs by hand.
+    /// Forgets the key, its answer and its steps; `false` if there was no such key. The next claim is a first claim,
+    /// and its attempt does everything again: for tests and for repairs by hand.
     ///
     /// # Errors
-    /// `55006` while its lease lives; `42501` as [`Key::expire`].
+    /// `55006` while the key's lease is alive; `42501` as [`Key::expire`].
     pub async fn forget<E: Executor>(&self, exec: &E) -> Result<bool, Error> {
         value(&only(self.rows(exec, FORGET, &[]).await?)?)
     }

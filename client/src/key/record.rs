@@ -16,7 +16,7 @@ const RESOLVE: &str = "SELECT once.key_resolve(scope => $1, key => $2, attempt =
 /// The status of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyStatus {
-    /// An attempt holds the key, or died while it held the key.
+    /// An attempt has the lease, or its lease expired and the next claim resumes the key.
     Running,
     /// Released; the next claim resumes it.
     Released,
@@ -24,7 +24,7 @@ pub enum KeyStatus {
     Parked,
     /// Has its answer.
     Finished,
-    /// Had its answer, which is not shown any more.
+    /// Finished, but the answer is past its ttl.
     Gone,
 }
 
@@ -36,7 +36,7 @@ pub struct KeyRecord {
     pub status: KeyStatus,
     /// How many attempts there were.
     pub attempt: i32,
-    /// The name of the last attempt.
+    /// The holder of the last attempt, if it named one.
     pub holder: Option<String>,
     /// The last phase that committed.
     pub recovery_point: Option<String>,
@@ -50,9 +50,9 @@ pub struct KeyRecord {
     pub request: Option<Json>,
     /// The error or reason of the last attempt that released or parked the key.
     pub last_error: Option<String>,
-    /// When the key was made.
+    /// When the key was first claimed.
     pub created_at: Option<SystemTime>,
-    /// The time left of the lease, zero after it expired; `None` if there is none.
+    /// The time left of the lease, zero after it expired; `None` after the attempt has ended it.
     pub lease_left: Option<Duration>,
     /// When the key was finished.
     pub finished_at: Option<SystemTime>,
@@ -67,9 +67,9 @@ pub struct KeyRecord {
 pub enum Verdict {
     /// Run it again; the count towards `max_attempts` starts anew.
     Retry,
-    /// The work had happened: this is its answer.
+    /// The work was done: this is its answer.
     Complete(Response),
-    /// The work had not happened and will not: this is its answer.
+    /// The work was not done and will not be: this is its answer.
     Abort(Response),
 }
 
@@ -98,7 +98,7 @@ impl Key {
         rows.first().map(KeyRecord::of_row).transpose()
     }
 
-    /// Decides about a key that is parked at this attempt. A later repeat changes nothing and gets `ON006`.
+    /// Decides about a key parked at this attempt. Repeated later, the call changes nothing and fails with `ON006`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -107,7 +107,7 @@ impl Key {
     /// # lease.park(&pool, "no answer").await?;
     /// use pg_once::Verdict;
     ///
-    /// // The bank's own books say that it was paid.
+    /// // The bank's own books show the payment.
     /// let answer = Response::new(201).with_body("paid")?;
     /// key.resolve(&pool, 1, &Verdict::Complete(answer.clone())).await?;
     /// assert_eq!(key.claim(&pool, &ClaimOptions::new()).await?, Claim::Replayed(answer));

@@ -21,12 +21,12 @@ use crate::{Error, Json, Row};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Response {
-    /// The code, an HTTP status where there is HTTP.
+    /// The code; for HTTP, the status.
     pub code: i32,
     /// The body, if there is one.
     pub body: Option<Json>,
-    /// Headers to send with the answer, if any, in a form that the caller chooses. The feature `axum` sends an
-    /// object of strings only.
+    /// Headers to send with the answer, if any, in a form that the caller chooses. The feature `axum` sends them only
+    /// if they are an object of strings.
     pub headers: Option<Json>,
 }
 
@@ -54,7 +54,7 @@ impl Response {
     /// The same answer with these headers.
     ///
     /// # Errors
-    /// [`Error::Json`] if they cannot be written as JSON.
+    /// [`Error::Json`] if the headers cannot be written as JSON.
     pub fn with_headers<T: Serialize + ?Sized>(self, headers: &T) -> Result<Self, Error> {
         Ok(Self {
             headers: Some(Json::of(headers)?),

@@ -17,7 +17,7 @@ const GET: &str = "SELECT once.scope_get(scope => $1)";
 const TAKE_ABANDONED: &str = "SELECT * FROM once.key_take_abandoned(scope => $1, max => $2, \
                               lease => $3, holder => $4)";
 
-/// A namespace of keys: one operation. The user's name belongs in the key. A scope needs no declaration.
+/// A namespace of keys: one operation. Put the user's name into the key, not the scope. A scope needs no declaration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope(Arc<str>);
 
@@ -33,7 +33,7 @@ pub enum OnExpiry {
 /// An abandoned key, taken by [`Scope::take_abandoned`].
 #[derive(Clone, Debug)]
 pub struct Abandoned {
-    /// The lease to go on with, from its recovery point.
+    /// The new lease; go on from its recovery point.
     pub lease: Lease,
     /// The request, if the scope keeps it.
     pub request: Option<Json>,
@@ -48,13 +48,13 @@ options! {
         lease: Duration,
         /// How long an answer is kept.
         ttl: Duration,
-        /// How long after that time a claim gets [`Claim::Gone`]; zero: the key is new at once.
+        /// For how long after the ttl a claim gets [`Claim::Gone`]; zero: the key is new once the ttl is over.
         gone_for: Duration,
         /// What happens to a key whose lease expired.
         on_expiry: OnExpiry,
         /// The longest `retry_after` of a claim while another attempt has the lease.
         retry_after: Duration,
-        /// How many attempts a key has before it parks; `reset` removes the limit.
+        /// How many attempts a key has before it is parked; `reset` removes the limit.
         max_attempts: i32,
         /// The longest time from a claim to the end of its lease, however often the lease is extended.
         max_lease_life: Duration,
@@ -66,7 +66,7 @@ options! {
 }
 
 impl ScopeOptions {
-    /// The phases, in order. Other points, and moves back to an earlier point, are refused.
+    /// The recovery points, in order. An advance to an unlisted point, or back to an earlier point, is refused.
     pub fn recovery_points<'p>(self, points: impl IntoIterator<Item = &'p str>) -> Self {
         let points: Value = points.into_iter().collect();
         Self(self.0.with("recovery_points", points))
@@ -146,7 +146,7 @@ impl Scope {
     }
 
     /// Takes up to `max` abandoned keys, for completers. An expired first lease counts only after a sweep has found it.
-    /// Skips keys that are parked, locked or not due. A holder with live leases gets these again, and no new keys.
+    /// Skips keys that are parked, locked or not due. A holder with live leases gets their keys again, and no new keys.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -156,7 +156,7 @@ impl Scope {
     /// let scope = Scope::new(&format!("doc.{idempotency_key}"));
     /// let claim = scope.key("k-1").claim(&pool, &ClaimOptions::new()).await?;
     /// # let Claim::Claimed(lease) = claim else { panic!() };
-    /// // ... the worker gives it back, or dies and its lease runs out ...
+    /// // ... the worker releases the key, or dies and its lease expires ...
     /// # lease.release(&pool, None, None).await?;
     /// for abandoned in scope.take_abandoned(&pool, 10, None, None).await? {
     ///     assert_eq!(abandoned.lease.key().as_str(), "k-1");

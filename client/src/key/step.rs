@@ -1,7 +1,7 @@
 //! Owns steps: the records of foreign calls inside a request.
 //!
-//! Invariant: a step's beginning is committed before the call goes out, so that the next attempt
-//! knows that the other side may have acted. A caller must handle each variant of [`Step`].
+//! Invariant: a step's beginning is committed before the foreign call is made, so that the next attempt knows that the
+//! other side may have acted. A caller must handle each variant of [`Step`].
 
 use std::time::SystemTime;
 
@@ -18,24 +18,24 @@ const STEP_DONE: &str = "SELECT * FROM once.key_step_done(scope => $1, key => $2
 const ROTATE: &str = "SELECT once.key_rotate(scope => $1, key => $2, token => $3, step => $4, \
                       from_version => $5)";
 
-/// The record of a foreign call before it is made.
+/// The answer of [`Lease::step`]: whether to make the foreign call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The step is done: here is its result. Do not call again.
+    /// The step is done, with this result. Do not make the call again.
     Done(Option<Json>),
     /// No earlier attempt has begun the step since its last [`Lease::rotate`]: make the call, with this key.
     First {
-        /// The key that the other side may dedupe by; the same on every attempt.
+        /// The key that the other side may dedupe by; the same on every attempt until a rotate.
         derived_key: String,
     },
     /// An earlier attempt began the step and did not record the end: the other side may have acted. If that side
-    /// dedupes by the derived key, call again with that key; if not, look there first, or park.
+    /// dedupes by the derived key, call again with that key; if not, first ask it whether it acted, or park.
     Again {
-        /// The key that the other side may dedupe by; the same on every attempt.
+        /// The key that the other side may dedupe by; the same on every attempt until a rotate.
         derived_key: String,
         /// How many earlier attempts began the step since its last rotate.
         attempted: i32,
-        /// When the first of them began it: compare this with how long the other side remembers keys.
+        /// When the first of them began it: compare this with how long the other side keeps such keys.
         first_at: Option<SystemTime>,
     },
 }
@@ -43,17 +43,17 @@ pub enum Step {
 /// The answer of [`Lease::step_done`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnd {
-    /// Whether this call recorded the result; `false` if there was a result already.
+    /// Whether the recorded end is that of this call, not of another attempt or of other arguments.
     pub recorded: bool,
     /// The result that counts: the first result written.
     pub result: Option<Json>,
 }
 
 impl Lease {
-    /// Records that a foreign call begins. Commit the record before the call goes out.
+    /// Records that a foreign call begins. Commit this record before you make the call.
     ///
-    /// A repeated begin with the same token gives the same answer, even if this attempt has made the call. So before a
-    /// second call within one attempt, ask the other side, even after [`Step::First`].
+    /// Repeated with the same token, `step` gives the same answer, even if this attempt has made the call. So before a
+    /// second foreign call in one attempt, ask the other side whether it acted, even after [`Step::First`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -65,7 +65,7 @@ impl Lease {
     /// let result = match lease.step(&pool, "charge").await? {
     ///     Step::Done(result) => result,
     ///     Step::First { derived_key } => Some(charge(&derived_key).await?),
-    ///     // This bank does not dedupe: look first.
+    ///     // This bank does not dedupe: look up the charge first.
     ///     Step::Again { derived_key, .. } => match charge_made_with(&derived_key).await {
     ///         Some(found) => Some(found),
     ///         None => Some(charge(&derived_key).await?),
@@ -82,9 +82,9 @@ impl Lease {
         self.begin(exec, step, None).await
     }
 
-    /// [`Lease::step`] that registers the compensation before the call goes out: the transaction that
-    /// aborts the key emits `on_abort`, even if the call's end was never recorded. The event's handler
-    /// must find out whether there is something to undo.
+    /// Does what [`Lease::step`] does, and registers a compensation: the transaction that aborts the key emits
+    /// `on_abort`, even if the call's end was never recorded. The event's handler must find out whether there is
+    /// something to undo.
     ///
     /// The compensations of a key's steps are emitted newest first; give them one order key, and they are
     /// delivered in that order.
@@ -144,10 +144,10 @@ impl Lease {
         })
     }
 
-    /// Records a foreign call's end and its result. The first write wins; returns the result that counts.
+    /// Records that a foreign call ended, and its result. The first recorded result counts and is returned.
     ///
     /// # Errors
-    /// As [`Lease::step`]; `ON006` also if an earlier transaction of this token has recorded it.
+    /// As [`Lease::step`]; `ON006` also if an earlier transaction of this token has recorded the step's end.
     pub async fn step_done<E: Executor>(
         &self,
         exec: &E,
@@ -158,8 +158,8 @@ impl Lease {
             .await
     }
 
-    /// [`Lease::step_done`] with the events that are emitted when the key ends: `on_complete` when it is
-    /// completed, `on_abort` when it is aborted, instead of the event that the step began with.
+    /// Does what [`Lease::step_done`] does, and registers events: `on_complete` is emitted when the key is completed,
+    /// `on_abort` when it is aborted, instead of the event of [`Lease::step_with`].
     ///
     /// # Errors
     /// As [`Lease::step_done`]; `42704` if there is no such topic, `42501` if it has another owner.
@@ -181,8 +181,8 @@ impl Lease {
         StepEnd::of_row(&self.call(exec, STEP_DONE, &own).await?)
     }
 
-    /// Gives a step a new derived key, after the other side has cached a refusal under the old key. Versions begin at
-    /// 1; the same call again changes nothing. Returns the present version.
+    /// Gives a step a new derived key, after the other side has cached a refusal under the old key. `from_version` is
+    /// the version to replace, from 1; the same call again changes nothing. Returns the present version.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::options::setters;
 use crate::{Error, Json, Topic};
 
-/// An event that a key's end emits for one of its steps.
+/// An event of a step, to be emitted when the key ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct StepEvent {
@@ -63,7 +63,7 @@ impl StepEvents {
     setters! {
         /// Emitted when the key is completed.
         on_complete: StepEvent,
-        /// Emitted when the key is aborted, instead of the event that the step began with.
+        /// Emitted when the key is aborted, instead of the event of [`Lease::step_with`](crate::Lease::step_with).
         on_abort: StepEvent,
     }
 

@@ -71,7 +71,7 @@ impl Machine {
         call(exec, DROP, &[self.as_str()], &[]).await.map(drop)
     }
 
-    /// The disagreements between the definition and the present tables; empty if there are none.
+    /// Lists the disagreements between the definition and the present tables; empty if there are none.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -88,7 +88,7 @@ impl Machine {
         findings(exec, Some(self.as_str())).await
     }
 
-    /// [`Machine::check`] of every machine, whoever owns it.
+    /// [`Machine::check`] for all machines, whoever owns them.
     ///
     /// # Errors
     /// Any error of the database.
@@ -117,7 +117,7 @@ impl Machine {
         exec.query(ASSERT, &[]).await.map(drop)
     }
 
-    /// Turns the guard on or off: triggers on the machine's tables that refuse every undeclared change.
+    /// Turns the guard on or off: triggers on the machine's tables that refuse undeclared changes.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` if a table is not the caller's.

@@ -20,19 +20,19 @@ pub struct RecordedMove {
     pub from_status: String,
     /// The status after.
     pub to_status: String,
-    /// `transition`, `claim`, `finish`, `release`, `sweep`, `cancel`, or `by_hand`: any other `UPDATE` under the guard.
+    /// `transition`, `claim`, `finish`, `release`, `sweep`, `cancel`, or `by_hand` (other `UPDATE`s, guard on).
     pub how: String,
-    /// The requester that it was made for.
+    /// The requester of the call that made the move, or of the claim that the move ended.
     pub requester: Option<String>,
-    /// The name of the action's attempt.
+    /// The holder of the action's lease.
     pub holder: Option<String>,
     /// The database role that made it.
     pub role: String,
 }
 
 impl MachineRow {
-    /// Up to `max` (1 to 100000) recorded moves of this row, the newest first. Moves are recorded where the machine's
-    /// definition has `history`.
+    /// Lists up to `max` (1 to 100000) recorded moves of this row, the newest first. A move is recorded if the
+    /// machine's definition has `history` at that time.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

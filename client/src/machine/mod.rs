@@ -4,8 +4,8 @@
 //! one row of its table: it makes declared moves ([`MachineRow::transition`]), is claimed for work that can die
 //! half-way ([`MachineRow::claim`]), and is torn down ([`MachineRow::cancel`]).
 //!
-//! Invariant: each method is one call of the SQL function of the same name, in one round trip on
-//! the caller's executor; the client keeps no state of its own.
+//! Invariant: each method here that takes an executor is one call of one SQL function, in one round trip; the client
+//! caches nothing.
 
 mod define;
 mod history;
@@ -21,7 +21,7 @@ pub use define::Finding;
 pub use history::RecordedMove;
 pub use transition::{MovedRow, Reason, Transition, Transitioned};
 
-/// A machine, by its name. Naming it here declares nothing.
+/// A machine, by its name. Making this value declares nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Machine(Arc<str>);
 
@@ -76,7 +76,7 @@ impl MachineRow {
         &self.id
     }
 
-    /// One call about this row: machine and id first, then the call's own arguments. The answer is always one row.
+    /// Makes one call about this row, answered by one row: its arguments are machine and id, then the call's own.
     pub(crate) async fn call<E: Executor>(
         &self,
         exec: &E,

@@ -31,7 +31,7 @@ pub struct Transition {
 /// The outcome of a move. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transitioned {
-    /// The move was made, here and now.
+    /// This call made the move.
     Moved {
         /// The row's new status.
         status: String,
@@ -42,7 +42,7 @@ pub enum Transitioned {
     NotMoved {
         /// Why.
         reason: Reason,
-        /// The status that the row has instead; `None` if there is no row.
+        /// The row's status, which did not change; `None` if there is no row.
         status: Option<String>,
         /// The row's version, where the machine has one.
         version: Option<i64>,
@@ -79,9 +79,9 @@ impl Transition {
     setters! {
         /// Other columns of the row to set in the same UPDATE: a JSON object.
         patch: Json,
-        /// The requester; the steps for which it has no claim state count as declared moves, too.
+        /// The requester: its steps without a claim state count as declared moves, too.
         requester: impl Into<String>,
-        /// Only if the row is at this version.
+        /// Moves the row only if it is at this version.
         version: i64,
     }
 
@@ -96,7 +96,7 @@ impl Transition {
         }
     }
 
-    /// Only from these statuses.
+    /// Moves the row only if its status is one of these.
     pub fn from<S: Into<String>>(self, statuses: impl IntoIterator<Item = S>) -> Self {
         Self {
             from: Some(statuses.into_iter().map(Into::into).collect()),
@@ -119,16 +119,16 @@ impl MachineRow {
     ///     Transitioned::Moved { status, version } => assert_eq!((&*status, version), ("failed", Some(1))),
     ///     Transitioned::NotMoved { reason, .. } => panic!("{reason:?}"),
     /// }
-    /// // Somebody else tries the same: an answer, not an error.
+    /// // A second try is an answer, not an error: the row is `failed` already.
     /// let late = job.transition(&pool, &give_up).await?;
     /// assert!(matches!(late, Transitioned::NotMoved { reason: Reason::Status, .. }));
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
-    /// `42704` if there is no such machine; `ON002` if no declared move leads there; `22023` for a bad argument;
-    /// `42501` without the right to update the table; `40001` for a lost race above READ COMMITTED, or if a table (its
-    /// name, or a column of the definition) changed while this call waited for it.
+    /// `42704` if there is no such machine; `ON002` if no declared move leads to that status; `22023` for a bad
+    /// argument; `42501` without the right to update the table; `40001` for a lost race above READ COMMITTED, or if a
+    /// table (its name, or a column of the definition) changed while this call waited for it.
     pub async fn transition<E: Executor>(
         &self,
         exec: &E,
@@ -146,8 +146,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// One move for many rows in one statement: each row once, locked in the order of their ids.
-    /// `from` and `requester` as in [`Transition`].
+    /// Makes one move for many rows in one statement: each row once, locked in the order of their ids. `from` and
+    /// `requester` as in [`Transition`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

@@ -1,7 +1,7 @@
 //! Owns a batch: events that are leased to one worker, and the calls that end them.
 //!
-//! Invariant: each write presents the batch's token. The write fails with `ON001` once another worker has the events; a
-//! write that an earlier transaction has committed with this token fails with `ON006` when it is repeated.
+//! Invariant: each write presents the batch's token. The write fails with `ON001` once another worker has the events.
+//! An ack or nack that an earlier transaction has committed with this token fails with `ON006` when it is repeated.
 
 use std::time::{Duration, SystemTime};
 
@@ -30,14 +30,14 @@ pub(crate) const KIND: &str = "error";
 pub struct Event {
     /// The token of the batch that it is leased with.
     pub token: i64,
-    /// The event.
+    /// The event's number.
     pub event_id: i64,
     /// Which attempt at it this is, from 1.
     pub attempt: i32,
     /// The key that the receiver dedupes by: the same on every attempt, a different key for each subscriber. Send it as
     /// the `Idempotency-Key`.
     pub delivery_key: String,
-    /// Events of one key are handled one after another.
+    /// Events of one order key are handled one after another.
     pub order_key: Option<String>,
     /// The emitted payload, byte for byte.
     pub payload: Json,
@@ -51,7 +51,7 @@ pub struct Event {
 
 /// Events that are leased to this worker: each must be acked or nacked.
 ///
-/// Dropping it releases nothing: its events are delivered again after the lease has expired.
+/// Dropping the batch releases nothing: its events are delivered again after the lease has expired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "ack or nack the events; dropped, they wait for the end of the lease"]
 pub struct Batch {
@@ -59,7 +59,7 @@ pub struct Batch {
     token: i64,
     /// The length that the take asked for. A renewal without a length asks for this length again.
     pub(crate) length: Option<Duration>,
-    /// The events, in the order in which they are to be handled. Never empty when it is taken.
+    /// The events, in the order in which they are to be handled; at least one when the batch was taken.
     pub events: Vec<Event>,
 }
 
@@ -67,7 +67,7 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "return it to the worker"]
 pub enum Acked {
-    /// The worker acks the event next. A closure may return `()` instead of this value.
+    /// The worker acks the event after the handler. A closure may return `()` instead of this value.
     ByWorker,
     /// The handler has acked the event, in the transaction of its own writes: see [`Subscriber::ack`].
     ByHandler,
@@ -93,11 +93,11 @@ pub struct NackOptions {
 pub struct Nacked {
     /// The event.
     pub event_id: i64,
-    /// How many attempts at it have failed so far.
+    /// How many failed attempts at the event count so far.
     pub attempt: i32,
-    /// When it is due again; `None` while it waits for another event of its order key, or is dead.
+    /// When the event is due again; `None` while it waits for another event of its order key, or is dead.
     pub next_attempt_at: Option<SystemTime>,
-    /// The event has used up its attempts, or was given up: it is not tried again.
+    /// Whether the event is dead: its attempts are used up, or it was nacked with the kind `never`.
     pub dead: bool,
 }
 
@@ -124,17 +124,17 @@ impl NackOptions {
         Self::default()
     }
 
-    /// Released: counts no attempt.
+    /// The events are released: no attempt is counted, and they are due at once or after `retry_after`.
     pub fn released() -> Self {
         Self::new().kind("released")
     }
 
-    /// Given up: dead at once.
+    /// No retry can help: the events are dead at once.
     pub fn never() -> Self {
         Self::new().kind("never")
     }
 
-    /// A word for the failure, by which the metrics count: `timeout`, `refused`. The server refuses `expired`.
+    /// A word for the failure, by which the metrics count, such as `timeout`. The server refuses `expired`.
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = kind.into();
         self
@@ -142,9 +142,9 @@ impl NackOptions {
 }
 
 impl Subscriber {
-    /// Leases up to `max` (1 to 10000) events to the caller, for `lease` or the subscriber's. Let the call commit by
-    /// itself: keep no transaction open during delivery. `None`: nothing is due now. Fewer events than `max` do not
-    /// mean that the backlog is empty.
+    /// Leases up to `max` (1 to 10000) events to the caller, for `lease` (`None`: the subscriber's lease). Let the call
+    /// commit by itself: keep no transaction open during delivery. Returns `None` if nothing is due now. Fewer events
+    /// than `max` do not mean that the backlog is empty.
     ///
     /// A take whose answer was lost has leased its events: they are delivered after that lease has expired.
     ///
@@ -167,7 +167,7 @@ impl Subscriber {
     ///
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `22023` for a bad argument; `42501` if the topic has another
-    /// owner; `25006` where nothing can be written.
+    /// owner; `25006` in a read-only transaction.
     pub async fn take<E: Executor>(
         &self,
         exec: &E,
@@ -188,11 +188,11 @@ impl Subscriber {
         }))
     }
 
-    /// Acks one event in the transaction of its handler's writes: both are committed, or neither. The handler
-    /// returns the result of this call, so that its [worker](Subscriber::worker) acks only the other events. Ack before
-    /// you write keys, machine rows or rows that `Deliver::dead` writes: a batch is first in the lock order. Commit
-    /// soon: the batch's other acks and its heartbeat wait for the commit. If the answer of the commit is lost, the
-    /// handler may fail or run its transaction again: the worker sees that the event is acked.
+    /// Acks one event in the transaction of its handler's writes: both are committed, or neither. The handler returns
+    /// the result of this call, so that its [worker](Subscriber::worker) acks only the other events. Ack before you
+    /// write keys, machine rows or rows that `Deliver::dead` writes: a batch is first in the lock order. Commit soon:
+    /// the batch's other acks and its heartbeat wait for the commit. If the answer of the commit is lost, the handler
+    /// may fail or run its transaction again: the worker sees that the event is acked.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -220,7 +220,7 @@ impl Subscriber {
     /// ```
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked it; `ON001` if the lease is lost or the event left the batch.
+    /// `ON006` if an earlier transaction has acked the event; `ON001` if the lease is lost or the event left the batch.
     pub async fn ack<E: Executor>(&self, exec: &E, event: &Event) -> Result<Acked, Error> {
         let event_ids: &[i64] = &[event.event_id];
         let own = [
@@ -249,8 +249,8 @@ impl Batch {
     /// call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of the events with this token (with `None`: has acked the
-    /// batch's last events); `ON001` if the lease is lost, or one of the events left the batch otherwise.
+    /// `ON006` if an earlier transaction has acked one of the events with this token (with `None`: the last events of
+    /// the batch); `ON001` if the lease is lost, or one of the events left the batch otherwise.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -299,8 +299,8 @@ impl Batch {
         rows.iter().map(Nacked::of_row).collect()
     }
 
-    /// Renews the lease from now, by `lease`, or the take's length, or the subscriber's. Returns
-    /// the time granted, at most what is left of `max_lease_life`.
+    /// Renews the lease from now, by `lease` (`None`: by the take's length, or else the subscriber's). Returns the time
+    /// that was granted: at most what is left of `max_lease_life`.
     ///
     /// # Errors
     /// `ON006` if this token has ended the batch; `ON001` if the lease is lost.
@@ -314,7 +314,7 @@ impl Batch {
         Ok(value::<Interval>(&only(self.call(exec, EXTEND, &own).await?)?)?.0)
     }
 
-    /// One call with the token: topic, subscriber and token first, then the call's own arguments.
+    /// Makes one call with the token: its arguments are topic, subscriber and token, then the call's own.
     async fn call<E: Executor>(
         &self,
         exec: &E,

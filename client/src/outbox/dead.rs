@@ -18,7 +18,7 @@ const DISCARD: &str = "SELECT once.outbox_discard(topic => $1, subscriber => $2,
 /// A failed attempt to deliver an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedDelivery {
-    /// Which attempt.
+    /// The number of the attempt, from 1; a redrive counts anew.
     pub attempt: i32,
     /// When it failed.
     pub at: SystemTime,
@@ -28,7 +28,7 @@ pub struct FailedDelivery {
     pub error: Option<String>,
 }
 
-/// An event that is not retried: its attempts are used up, or it was given up.
+/// An event that is not retried: its attempts are used up, or a nack had the kind `never`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     /// The event.
@@ -37,7 +37,7 @@ pub struct DeadLetter {
     pub attempts: i32,
     /// When it died.
     pub died_at: SystemTime,
-    /// The kind of the last failure; `never`: it was given up.
+    /// The kind of the last failure: that of the nack, or `expired`.
     pub kind: String,
     /// What went wrong.
     pub error: Option<String>,
@@ -52,8 +52,8 @@ pub struct DeadLetter {
 }
 
 impl Subscriber {
-    /// The failed attempts to deliver an event, the oldest first. They are deleted `max_lease_life` after the event
-    /// is acked, or with its dead letter, but not by a redrive.
+    /// The failed attempts to deliver an event, the oldest first. They are kept at least `max_lease_life` after the
+    /// ack, or until the dead letter is deleted; a redrive keeps them.
     ///
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if the topic has another owner.
@@ -90,11 +90,11 @@ impl Subscriber {
         rows.iter().map(DeadLetter::of_row).collect()
     }
 
-    /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first or the named events; returns how
-    /// many. Skips events that are no longer dead, and letters that are locked.
+    /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first; `event_ids`: only these. Returns
+    /// how many. Skips events that are not dead, and letters that are locked.
     ///
     /// # Errors
-    /// As [`Subscriber::dead`]; `25006` on a read-only server.
+    /// As [`Subscriber::dead`]; `25006` in a read-only transaction.
     pub async fn redrive<E: Executor>(
         &self,
         exec: &E,
@@ -109,7 +109,7 @@ impl Subscriber {
     /// not dead.
     ///
     /// # Errors
-    /// As [`Subscriber::deliveries`]; `25006` on a read-only server.
+    /// As [`Subscriber::deliveries`]; `25006` in a read-only transaction.
     pub async fn discard<E: Executor>(&self, exec: &E, event_ids: &[i64]) -> Result<i32, Error> {
         let own = [(&event_ids as _, Type::INT8_ARRAY)];
         value(&only(self.rows(exec, DISCARD, &own).await?)?)

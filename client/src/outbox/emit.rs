@@ -28,17 +28,17 @@ pub struct EmitOptions {
 pub struct Emitted {
     /// The event.
     pub event_id: i64,
-    /// Whether this call emitted it; `false` if its `dedupe_key` was emitted before, within the topic's `dedupe_for`:
-    /// then `event_id` is the id of the first event.
+    /// Whether this call emitted the event; `false` if the `dedupe_key` was emitted before, within the topic's
+    /// `dedupe_for`: then `event_id` is the id of the first event.
     pub emitted: bool,
 }
 
 impl EmitOptions {
     setters! {
-        /// Events of one key are delivered one after another, in the order in which they were emitted. A failed event
-        /// delays the events after it: use the finest key that still needs an order.
+        /// Events of one key are delivered one after another, in the order of their ids unless one commits late. A
+        /// failed event delays the later events of its key, so give each subject (such as a user) a key of its own.
         order_key: impl Into<String>,
-        /// A second emit with this key does nothing, for as long as the topic's `dedupe_for`.
+        /// A second emit with this key, within the topic's `dedupe_for`, emits nothing.
         dedupe_key: impl Into<String>,
         /// A JSON object for the handler, beside the payload.
         headers: Json,
@@ -46,15 +46,15 @@ impl EmitOptions {
         delay: Duration,
     }
 
-    /// Defaults: delivered in any order, as often as it is emitted, without headers, at once.
+    /// Defaults: no order, no `dedupe_key`, no headers, no delay.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
 impl Topic {
-    /// Emits an event to every subscriber of the topic. Call it in the transaction of the writes that
-    /// it reports: it commits or rolls back with them. The payload is delivered byte for byte.
+    /// Emits an event to every subscriber of the topic. Call this in the transaction of the writes that the event
+    /// reports: the event commits or rolls back with them. The payload is delivered byte for byte.
     ///
     /// A repeated call after a lost answer emits again, unless it has a [`dedupe_key`](EmitOptions::dedupe_key).
     ///
@@ -76,7 +76,7 @@ impl Topic {
     ///
     /// # Errors
     /// `42704` if there is no such topic; `22023` for a bad argument, a delay with an order key, or a
-    /// topic without subscribers; `42501` if the topic has another owner; `40001` above READ COMMITTED where the dedupe
+    /// topic without subscribers; `42501` if the topic has another owner; `40001` above READ COMMITTED if the dedupe
     /// key was emitted after the snapshot.
     pub async fn emit<E: Executor>(
         &self,

@@ -6,8 +6,8 @@
 //! ([`Subscriber::take`]), delivers, and acks ([`Batch::ack`]) or nacks ([`Batch::nack`]) each event. A failed event is
 //! retried later; an event that has used up its attempts is dead ([`Subscriber::dead`]) until it is redriven.
 //!
-//! Invariant: each method is one call of the SQL function of the same name, in one round trip on the caller's
-//! executor. [`Subscriber::worker`] runs the loop.
+//! Invariant: each `async` method is one call of an SQL function, in one round trip on the caller's executor. The
+//! worker ([`Subscriber::worker`]) makes these calls in a loop.
 
 mod batch;
 mod dead;
@@ -27,11 +27,11 @@ pub use emit::{EmitOptions, Emitted};
 pub use options::{SubscriberOptions, TopicOptions};
 pub use pending::PendingEvent;
 
-/// A topic: what events are about. Declared by [`Topic::set`]; cheap to clone.
+/// A topic, to which events are emitted. Created by [`Topic::set`]; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Topic(Arc<str>);
 
-/// A receiver of every event of a topic, independent of its other subscribers. Cheap to clone.
+/// A receiver of a topic's events, independent of the topic's other subscribers. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Subscriber {
     topic: Topic,
@@ -39,7 +39,7 @@ pub struct Subscriber {
 }
 
 impl Topic {
-    /// Names a topic.
+    /// The topic of this name; makes no call.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(name.into())
@@ -51,7 +51,7 @@ impl Topic {
         &self.0
     }
 
-    /// Names a subscriber of the topic.
+    /// The topic's subscriber of this name; makes no call.
     ///
     /// ```
     /// let mails = pg_once::Topic::new("signups").subscriber("mails");
@@ -65,7 +65,7 @@ impl Topic {
         }
     }
 
-    /// The subscriber `default`, the only subscriber of a topic that was declared without naming subscribers.
+    /// The subscriber `default`, which [`Topic::set`] creates with a new topic if no subscribers are named.
     #[must_use]
     pub fn default_subscriber(&self) -> Subscriber {
         self.subscriber("default")
@@ -85,7 +85,7 @@ impl Subscriber {
         &self.name
     }
 
-    /// One call about this subscriber: topic and name first, then the call's own arguments.
+    /// Makes a call whose first arguments are topic and subscriber, and whose other arguments are `own`.
     async fn rows<E: Executor>(
         &self,
         exec: &E,

@@ -25,11 +25,11 @@ const GRANTED_LEASE: &str = "SELECT (extract(epoch FROM least(coalesce($3, \
                              FROM once.subscriber_get(topic => $1, subscriber => $2) AS options";
 
 options! {
-    /// The options of a topic to change; options that are not named stay as they are.
+    /// Changes to a topic's options; options that are not named stay as they are.
     TopicOptions {
         /// How long a `dedupe_key` counts.
         dedupe_for: Duration,
-        /// How many batches with order keys can be leased at once; changed only while nothing is pending.
+        /// How many batches with order keys can be leased at once; can be changed only while no event is pending.
         lanes: i32,
         /// Only this role's members may use the topic.
         owner: &str,
@@ -37,7 +37,7 @@ options! {
 }
 
 impl TopicOptions {
-    /// The subscribers of a new topic; later [`Subscriber::set`] adds a subscriber.
+    /// The subscribers of a new topic; [`Subscriber::set`] adds a subscriber to an existing topic.
     pub fn subscribers<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Self {
         let names: Value = names.into_iter().collect();
         Self(self.0.with("subscribers", names))
@@ -45,19 +45,19 @@ impl TopicOptions {
 }
 
 options! {
-    /// The options of a subscriber to change; options that are not named stay as they are.
+    /// Changes to a subscriber's options; options that are not named stay as they are.
     SubscriberOptions {
         /// How many failed attempts make an event dead.
         max_attempts: i32,
-        /// The upper bound of the first wait; each failure doubles it.
+        /// The upper bound of the wait after the first failure; each failure doubles this bound.
         backoff_base: Duration,
-        /// The longest wait of all.
+        /// The upper bound of every wait.
         backoff_cap: Duration,
-        /// How long a batch is leased.
+        /// The lease of a take that names none.
         lease: Duration,
         /// The longest time that a batch can be leased, however often it is extended.
         max_lease_life: Duration,
-        /// While true, takes get nothing; leased events may still be acked or nacked.
+        /// While true, takes return no events; leased events may still be acked or nacked.
         paused: bool,
         /// How long dead letters are kept; for ever by default.
         dead_for: Duration,
@@ -88,8 +88,8 @@ impl Topic {
     /// ```
     ///
     /// # Errors
-    /// `22023` for an unknown option or value, or subscribers of an existing topic; `55006` for lanes while events are
-    /// pending, `55P03` beside an open emit; `42501` if it has another owner.
+    /// `22023` for an unknown option, a bad value, or `subscribers` that an existing topic does not have; `55006` for
+    /// `lanes` while events are pending, `55P03` while an emit is uncommitted; `42501` if the topic has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
         let own = [(&options as _, Type::JSON)];
@@ -100,7 +100,7 @@ impl Topic {
     /// The options in force, defaults included, and the names of the subscribers.
     ///
     /// # Errors
-    /// `42704` if there is no such topic; `42501` if it has another owner.
+    /// `42704` if there is no such topic; `42501` if the topic has another owner.
     pub async fn get<E: Executor>(&self, exec: &E) -> Result<Json, Error> {
         value(&only(call(exec, TOPIC_GET, &[self.as_str()], &[]).await?)?)
     }
@@ -108,7 +108,7 @@ impl Topic {
     /// Removes the topic.
     ///
     /// # Errors
-    /// `55006` while it has subscribers: drop them first; otherwise as [`Topic::get`].
+    /// `55006` while the topic has subscribers: drop them first; otherwise as [`Topic::get`].
     pub async fn drop<E: Executor>(&self, exec: &E) -> Result<(), Error> {
         let name = [self.as_str()];
         call(exec, TOPIC_DROP, &name, &[]).await.map(drop)
@@ -119,7 +119,7 @@ impl Subscriber {
     /// Creates the subscriber, which gets later events only, or changes its options.
     ///
     /// # Errors
-    /// `42704` if there is no such topic; `22023` for an unknown option or value; `42501` if it has another owner.
+    /// `42704` if there is no such topic; `22023` for a bad option or value; `42501` if the topic has another owner.
     pub async fn set<E: Executor>(
         &self,
         exec: &E,

@@ -10,7 +10,7 @@ use crate::{Error, Executor, Json};
 
 const PEEK: &str = "SELECT * FROM once.outbox_peek(topic => $1, subscriber => $2, max => $3)";
 
-/// An event that is not delivered yet.
+/// An event that is neither acked nor dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PendingEvent {
@@ -18,9 +18,9 @@ pub struct PendingEvent {
     pub event_id: i64,
     /// `ready`; `delayed`; `waiting` behind an event of its order key, or for the batch that holds its lane; `leased`.
     pub state: String,
-    /// When a delayed event is due, or when the lease of a leased event ends.
+    /// `leased`: when the lease ends; `waiting`: `None`; otherwise when the event is due, or became due.
     pub due_at: Option<SystemTime>,
-    /// The present attempt, or the next attempt.
+    /// The number of the attempt in progress, or else of the next attempt.
     pub attempt: i32,
     /// Its order key.
     pub order_key: Option<String>,

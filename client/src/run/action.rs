@@ -1,7 +1,7 @@
-//! Owns running one action: the claim, the work in the transaction that finishes it, and the release.
+//! Owns running one action: the claim, the work in the transaction that finishes the action, and the release.
 //!
-//! Invariant: the work's writes commit only together with the end of the action under its own lease, and at
-//! most once. The runner may be dropped at any await: then the lease expires and a sweep reverts the row.
+//! Invariant: the work's writes commit at most once, and only together with the finish under the action's lease. If
+//! there is no claim state: with the move. If the runner is dropped, the lease expires and a sweep reverts the row.
 
 use std::future::Future;
 use std::time::Duration;
@@ -29,9 +29,9 @@ pub struct ActionRunner {
 /// The outcome of an action. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acted {
-    /// The work's writes are committed, and the row has the step's successful state.
+    /// The work's writes are committed together with the row's move.
     Finished {
-        /// That state.
+        /// The row's new status: the step's successful state, or the one given with [`to`](ActionRunner::to).
         status: String,
         /// The row's version, where the machine has one.
         version: Option<i64>,
@@ -42,9 +42,10 @@ pub enum Acted {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// The row's cancel flag is set, and nothing was written: tear it down.
+    /// The row's cancel flag is set, and nothing was written: tear the row down.
     Cancelling,
-    /// Another status or version, no such requester, or (with [`to`](ActionRunner::to)) a `when` that does not hold.
+    /// The row's status or version does not fit, or the step has no such requester, or (with [`to`](ActionRunner::to))
+    /// the move's `when` is not true.
     Refused {
         /// The status that the row has.
         status: Option<String>,
@@ -53,17 +54,16 @@ pub enum Acted {
     },
     /// There is no such row.
     NotFound,
-    /// The step declares no claim state for this requester, and the runner does not know the move: see
-    /// [`ActionRunner::to`].
+    /// The step declares no claim state for this requester, and [`ActionRunner::to`] was not called.
     Unclaimed,
     /// The work asked for the release of the row; nothing was written.
     Released {
-        /// Why.
+        /// The reason that the work gave.
         error: String,
     },
     /// Another holder has the lease, or the lease could not be kept alive. Nothing was written, unless the commit was
-    /// on its way when the lease ended. Look at the row: the action may be finished, also by an earlier run. If it is
-    /// not, delete what the work made outside the database.
+    /// on its way when the lease ended. So look at the row: if the action is not finished, delete what the work made
+    /// outside the database.
     LeaseLost,
 }
 
@@ -89,7 +89,7 @@ impl ActionRunner {
         self
     }
 
-    /// Only if the row is at this version.
+    /// Claims the row only at this version.
     pub fn version(mut self, version: i64) -> Self {
         self.options = self.options.version(version);
         self
@@ -104,24 +104,24 @@ impl ActionRunner {
     /// Claims the row, runs the work, and finishes the action in the work's transaction.
     ///
     /// - The claim commits before the work begins. It has a fresh holder, and is retried as the backoff allows.
-    /// - The work gets the lease and an open transaction. It writes there, with calls of this crate too
+    /// - The work gets the lease and an open transaction. It writes in this transaction, also with calls of this crate
     ///   (`topic.emit(&transaction, …)`), and returns other columns of the row to set. The runner finishes the action
-    ///   in that transaction and commits.
-    /// - Foreign calls come before the first write: until then the transaction locks no row. It is open meanwhile, so a
-    ///   call must take less than the server's `idle_in_transaction_session_timeout`. Call them with a key that stays
-    ///   the same until the action has finished: the row's id, and what only a finish changes, such as a count. (Each
-    ///   move changes the version, also a claim and its revert.)
+    ///   in the same transaction and commits.
+    /// - Make foreign calls before the first write, while the transaction locks no row. Each call must take less than
+    ///   the server's `idle_in_transaction_session_timeout`, as the transaction is open. Send an idempotency key that
+    ///   stays the same until the action has finished: the row's id with a value that only a finish changes, such as a
+    ///   count (not the version: a claim and its revert change it, too).
     /// - When the [lease](Self::lease) is lost, the work is stopped ([`Acted::LeaseLost`]).
     /// - When the database fails, the work runs again in a new transaction under the same lease, up to
-    ///   [`Backoff::tries`](crate::Backoff::tries) times. If only the answer of the commit was lost, the work does
-    ///   not run again.
+    ///   [`Backoff::tries`](crate::Backoff::tries) times in all. If only the answer of the commit was lost, the work
+    ///   does not run again.
     /// - When the work fails or panics, the transaction is rolled back and the row released.
     /// - For a requester without a claim state there is no lease: the work gets `None`, and its transaction moves
     ///   the row [`to`](Self::to) the given status.
     ///
     /// The transaction locks the row in its last statement. If other transactions of yours write the row and
-    /// then the same tables as the work, lock the row first, `FOR NO KEY UPDATE`; otherwise they may deadlock, and
-    /// one of them runs again.
+    /// then the same tables as the work, lock the row first in the work, `FOR NO KEY UPDATE`. Otherwise the two
+    /// transactions may deadlock, and the server cancels one.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -142,9 +142,9 @@ impl ActionRunner {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses, or fails for good. The row is released then, or a sweep
-    /// reverts it after its lease. If the commit had no answer, such as in a failover, the action may be finished: look
-    /// at the row. For a requester without a claim state a commit whose answer was lost is always an error.
+    /// Any error of a database that cannot be reached, refuses, or fails for good. Then the row is released, or a sweep
+    /// reverts it after the lease has expired. If the commit had no answer, such as in a failover, the action may be
+    /// finished: look at the row. Without a claim state a commit whose answer was lost is always an error.
     pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
         P: Begin,
@@ -183,7 +183,7 @@ impl ActionRunner {
         Ok(released.map_or(Acted::LeaseLost, |error| Acted::Released { error }))
     }
 
-    /// The work and the finish in one transaction, again and again until the end is known.
+    /// Runs the work and the finish in one transaction; repeats both after a retryable error.
     async fn under_lease<P, W, F>(
         &self,
         watch: &Watch<'_, P>,
@@ -217,7 +217,7 @@ impl ActionRunner {
         }
     }
 
-    /// The work and the move in one transaction, again after a lost race.
+    /// Runs the work and the move in one transaction; repeats both after a lost race.
     async fn unclaimed<P, W, F>(&self, pool: &P, work: &mut W) -> Result<Acted, Error>
     where
         P: Begin,

@@ -1,7 +1,7 @@
 //! Owns one attempt at a key: the work beside its heartbeat, and the end of the key.
 //!
-//! Invariant: an attempt stores its end or loses its lease. Otherwise the attempt returns the error (after a panic it
-//! logs the error), and the lease expires.
+//! Invariant: an attempt stores its end, or loses its lease, or returns the error of the write that should have stored
+//! its end (after a panic: logs this error). After such an error the lease expires.
 
 use std::future::Future;
 use std::time::Duration;
@@ -26,12 +26,12 @@ pub(super) struct Attempt<'a, E> {
 }
 
 pub(super) enum End {
-    /// With an outcome of the request: ran, aborted, released, parked, or the lease is lost.
+    /// The request's outcome: ran, aborted, released, parked, or the lease is lost.
     Outcome(Outcome),
-    /// The key was finished with this token before, such as by a commit whose answer was lost.
+    /// An earlier call with this token has finished the key, such as in a commit whose answer was lost.
     Finished,
     /// The work failed with a retryable error, or repeated a committed write (`ON006`). The key is released; a new
-    /// attempt goes on from what is stored.
+    /// attempt goes on from the recovery point.
     Again(Error),
     /// A call failed for good during the work; the key is released.
     Failed(Error),
@@ -112,10 +112,10 @@ impl<E: Autocommit> Attempt<'_, E> {
         }
     }
 
-    /// A call failed during the work. Its writes since the last recovery point may or may not be
-    /// committed; a new attempt goes on from what is stored.
+    /// Releases the key after a call of the work failed. The work's writes since the last recovery point may or may not
+    /// be committed.
     async fn settle_error(&self, error: Error) -> Result<End, Error> {
-        // Where the work's own transaction had finished the key, the release gets ON006; ON001 may be another lease's.
+        // If the work has finished the key, the release gets ON006. An ON001 in `error` may be about another lease.
         let written = self.release(&error.to_string(), self.deferred).await;
         let ended = match error.is_retryable() || error.kind() == Kind::AlreadyDone {
             true => End::Again(error),
@@ -131,7 +131,7 @@ impl<E: Autocommit> Attempt<'_, E> {
         }
     }
 
-    /// A write with the token was refused, or the database stayed unreachable.
+    /// The end of an attempt whose last write failed: the server refused the write, or was unreachable.
     fn refused(&self, error: Error) -> Result<End, Error> {
         match error.kind() {
             Kind::LeaseLost => Ok(Outcome::LeaseLost.into()),

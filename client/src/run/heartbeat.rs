@@ -1,7 +1,7 @@
 //! Owns the heartbeat: it extends a lease while the work runs, and notices the loss of the lease.
 //!
-//! Invariant: the work never runs past the time up to which its lease is known to be alive. That time is counted from
-//! the sending of each extension, so it is never later than the server's.
+//! Invariant: the work is dropped at the latest at the known end of its lease. This end is counted from the sending of
+//! each extension, so it is never later than the end of the lease on the server.
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -15,13 +15,13 @@ const SHORTEST_BEAT: Duration = Duration::from_millis(10);
 
 /// A lease that a heartbeat extends.
 pub(super) trait Leased {
-    /// Its name in the log, without payloads.
+    /// The name of the lease in the log, without payloads.
     fn name(&self) -> String;
 
     /// The time left of the lease when the claim was answered.
     fn lease_left(&self) -> Duration;
 
-    /// Renews the lease by its first length; returns the time left.
+    /// Renews the lease by the length that the claim or take asked for; returns the time left.
     fn renew<E: Executor>(&self, exec: &E) -> impl Future<Output = Result<Duration, Error>> + Send;
 }
 
@@ -42,7 +42,7 @@ impl Leased for Lease {
 /// Extends a lease each time a third of it has passed; returns only when the lease is lost. `since`: when the claim was
 /// sent.
 ///
-/// This future may be dropped: an extension that is on its way may or may not take effect.
+/// If this future is dropped, an extension that is on its way may or may not take effect.
 pub(super) async fn until_lost<E: Autocommit, L: Leased>(
     exec: &E,
     backoff: &Backoff,

@@ -39,7 +39,7 @@ pub use teardown_worker::{TeardownWorker, TornDown};
 pub use test_mode::{Begin, OpenTransaction, TestMode};
 pub use waker::Waker;
 
-/// How often the work may run in one [`Runner::run`] if the database fails during the work.
+/// How often the work runs in one [`Runner::run`], at most, if the database fails during the work.
 const ROUNDS: u32 = 3;
 
 /// The longest reason that the server keeps, in characters.
@@ -49,10 +49,10 @@ const UNTRANSLATABLE: &str = "22P05";
 
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
-/// A longer wait is cut to this wait, which is within the server's bound and long enough.
+/// A longer wait is cut to this one (100 years), which the server accepts.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Runs one request exactly once; made by [`Key::run`].
+/// Runs one request under its key; made by [`Key::run`].
 #[derive(Debug)]
 #[must_use = "a runner does nothing until `run` is called"]
 pub struct Runner<'e, E> {
@@ -100,24 +100,24 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     }
 
     /// How long to wait while another attempt has the request, instead of the answer [`Outcome::InProgress`] at once: a
-    /// duplicate then gets the first request's answer ([`Outcome::Replayed`]). If the first request fails in that time,
-    /// the request runs here.
+    /// duplicate then gets the first request's answer ([`Outcome::Replayed`]). If the first attempt fails in that time
+    /// and the key can be resumed, the request runs here.
     ///
     /// The runner asks again within 10 ms, then less and less often, in the end every 250 to 500 ms. A poll writes
-    /// nothing; between polls the runner holds no connection. If the database becomes unreachable during the wait, the
-    /// run returns an error, even if the runner may [fail open](Runner::fail_open). A client may ask for the wait by a
-    /// header: [`http::wait_of_header`](crate::http::wait_of_header).
+    /// nothing; between polls the runner holds no connection of a pool. If the database becomes unreachable during the
+    /// wait, the run returns an error, even with [`fail_open`](Runner::fail_open). To take the wait from a client's
+    /// header, see [`http::wait_of_header`](crate::http::wait_of_header).
     pub fn wait(mut self, up_to: Duration) -> Self {
         self.wait = up_to;
         self
     }
 
-    /// Chooses to run the work **without a key** when the database cannot be reached to claim it.
+    /// Chooses to run the work **without a key** when the database cannot be reached to claim the key.
     ///
-    /// Without this, such a request fails with an error (it fails closed). With it, requests may run twice: two copies
-    /// of one request both run, a retry runs again, and no answer is stored to replay. A claim whose answer was lost
-    /// stays until its lease expires, and the next retry runs the request once more. Choose this only where a duplicate
-    /// is cheaper than a refusal.
+    /// Without this option the request then fails with an error (fails closed). With it, requests may run twice: two
+    /// copies of one request both run, a retry runs again, and no answer is stored to replay. A claim whose answer was
+    /// lost stays until its lease expires; a retry after that runs the request once more. Choose this only where a
+    /// duplicate is cheaper than a refusal.
     ///
     /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged each time. The work
     /// then gets `None` instead of a lease, so it must handle that case. Only a database that is unreachable when the
@@ -156,8 +156,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// - The work gets the lease, goes on from [`Lease::recovery_point`], and calls
     ///   [`Lease::advance`] and [`Lease::step`] on the way. It may store the answer itself, in the
     ///   transaction of its last writes, and return [`Done::Stored`]; else the runner stores it.
-    /// - After [`Failure::Retry`] the key is released, after [`Failure::Unknown`] parked, after
-    ///   [`Failure::Abort`] ended with that answer.
+    /// - After [`Failure::Retry`] the key is released, after [`Failure::Unknown`] it is parked, after
+    ///   [`Failure::Abort`] it is finished with the answer in the failure.
     /// - When the database fails during the work, the key is released and the work runs again in a
     ///   new attempt, up to three times in all.
     /// - When the work panics, the key is released, and the panic is resumed.
@@ -167,7 +167,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// heartbeat runs beside it in the same task.
     ///
     /// Dropping this future stops the work where it is. The key is not released then: the next claim resumes it after
-    /// the lease has expired. Where clients hang up, run the request in a task of its own.
+    /// the lease has expired. If your server drops futures of disconnected clients, run each request in its own task.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -279,7 +279,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// Reads the stored answer after an attempt that had finished the key without hearing of the commit.
+    /// Reads the stored answer after an attempt that finished the key in a commit whose answer was lost.
     async fn read_stored(&self) -> Result<Outcome, Error> {
         match self.claim().await?.1 {
             Claim::Replayed(answer) => Ok(Outcome::Ran(answer)),
@@ -315,7 +315,7 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
     }
 }
 
-/// Writes a reason, in ASCII if the database's encoding lacks a character: else no key could be parked with it.
+/// Calls `write` with a storable reason; with its ASCII form if the database's encoding lacks a character of it.
 async fn saying<T, F: Future<Output = Result<T, Error>>>(
     backoff: &Backoff,
     reason: Option<&str>,
@@ -335,18 +335,18 @@ fn in_ascii(text: String) -> String {
     text.replace(|character: char| !character.is_ascii(), "?")
 }
 
-/// A reason that the server accepts if its encoding has the characters.
+/// A reason that the server accepts if the database's encoding has its characters.
 fn storable(reason: &str) -> String {
     cut(reason, LONGEST_REASON).unwrap_or_else(|| "no reason given".to_owned())
 }
 
-/// A text that the server accepts: not empty, not too long, without a NUL.
+/// The text without NULs, at most `longest` characters; `None` if nothing is left.
 fn cut(text: &str, longest: usize) -> Option<String> {
     let kept = text.chars().filter(|c| *c != '\0').take(longest);
     Some(kept.collect()).filter(|kept: &String| !kept.is_empty())
 }
 
-/// A wait that the server accepts: the `Retry-After` of another side may be 0, or too long.
+/// A wait that the server accepts: the `Retry-After` of a foreign call may be 0, or too long.
 fn storable_wait(wait: Duration) -> Duration {
     wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }

@@ -8,10 +8,10 @@ use crate::{Claim, Error, Lease, Response};
 /// The result of work that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// Here is the answer; the runner stores it.
+    /// The answer, which the runner stores.
     Answer(Response),
-    /// This answer is stored already: the work called [`Lease::complete`](crate::Lease::complete)
-    /// (or `abort`) in the transaction of its own writes, and committed it.
+    /// An answer that is stored already: the work called [`Lease::complete`](crate::Lease::complete)
+    /// (or `abort`) in the transaction of its own writes, and committed this transaction.
     Stored(Response),
 }
 
@@ -28,7 +28,7 @@ pub enum Failure {
     Retry {
         /// What went wrong; kept with the key.
         error: String,
-        /// The next attempt waits at least this long; zero: at once.
+        /// The next attempt waits at least this long; zero: at once. `None`: at once, in a completer its backoff.
         retry_after: Option<Duration>,
     },
     /// The outcome of a foreign call is unknown: the key is parked.
@@ -36,11 +36,11 @@ pub enum Failure {
         /// The reason; kept with the key.
         reason: String,
     },
-    /// It failed for good: this answer is stored and replayed.
+    /// The request failed for good: this answer is stored and replayed.
     Abort(Response),
-    /// A call failed, mostly a call to the database; `?` makes this. After a lost race, a lost connection or `ON006`
-    /// the key is released and the work runs again in a new attempt. After any other error
-    /// the key is released and the error is returned, unless the key's lease is lost.
+    /// A call failed, mostly a call to the database; `?` makes this. The key is released, unless its lease is lost.
+    /// After a lost race, a lost connection or `ON006` the [`Runner`](crate::Runner) runs the work again in a new
+    /// attempt; after any other error it returns the error.
     Error(Error),
 }
 
@@ -90,7 +90,7 @@ impl<X: Into<Error>> From<X> for Failure {
 /// The outcome of a request. A `match` must handle each case.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The work ran here, and this is its answer, stored; also an abort that the work has stored itself.
+    /// The work ran here, and this is its stored answer. After [`Done::Stored`] the answer may be an abort.
     Ran(Response),
     /// The work ran here and failed for good; this answer is stored.
     Aborted(Response),
@@ -101,16 +101,16 @@ pub enum Outcome {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// The work failed in a way that is worth another attempt; the key is released.
+    /// The work failed in a way that is worth another attempt, or was told to stop; the key is released.
     Released {
         /// What went wrong.
         error: String,
-        /// The time until it is due again, if the work named one.
+        /// The time until the key is due again, if the work named one.
         retry_after: Option<Duration>,
     },
     /// Another holder has the lease, or the lease could not be kept alive; the work was stopped.
     LeaseLost,
-    /// The outcome of an attempt is unknown; a verdict is needed.
+    /// The outcome of an attempt is unknown, or the attempts are used up; a verdict is needed.
     Parked {
         /// The attempt that is parked.
         attempt: i32,
@@ -119,12 +119,12 @@ pub enum Outcome {
     Mismatched,
     /// The key finished so long ago that its answer is no longer kept.
     Gone,
-    /// The database was away and the caller chose to fail open: the work ran **without a key**.
+    /// The database was unreachable and the caller chose to fail open: the work ran **without a key**.
     Unkeyed(Result<Response, Failure>),
 }
 
 impl Claim {
-    /// The lease if the request is to be run; otherwise its outcome.
+    /// The lease if the request is to be run; otherwise the request's outcome.
     pub(crate) fn into_lease(self) -> Result<Lease, Outcome> {
         Err(match self {
             Self::Claimed(lease) | Self::Resumed(lease) => return Ok(lease),

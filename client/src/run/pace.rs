@@ -1,4 +1,4 @@
-//! Owns the part that all workers share: their settings, and asking for work.
+//! Owns the parts that all workers share: the settings, and the loop that asks for work.
 //!
 //! Invariant: a worker waits for a database that is unreachable or overloaded. The wait of an idle
 //! worker between two polls doubles each time, up to `poll_every`. Each wait is random and never zero, so that
@@ -19,7 +19,7 @@ use super::stage::{Stage, reached};
 use super::waker::Waker;
 use crate::{Backoff, Error, Kind};
 
-/// The first wait after the last piece of work; the wait then doubles each time.
+/// The first wait of a worker that finds no more work; the wait then doubles each time.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 
 /// The smallest value of `poll_every` that a worker accepts.
@@ -28,7 +28,7 @@ pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(10);
 /// How long handlers may go on after the worker is told to stop.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// The backoff of work that keeps failing.
+/// The backoff of an abandoned request or a teardown that keeps failing.
 pub(super) const DEFERRED: Backoff = Backoff {
     base: Duration::from_secs(1),
     cap: Duration::from_secs(300),
@@ -55,7 +55,7 @@ pub(super) struct Pace {
 /// The methods of a builder with a field `pace`: a method for each named setting.
 macro_rules! settings {
     (@concurrency) => {
-        /// How many handlers run at a time, at least one. Events of one order key never run at the same time.
+        /// How many handlers run at a time, at least one. Events of one order key are never handled at the same time.
         pub fn concurrency(mut self, handlers: usize) -> Self {
             self.pace.concurrency = handlers.clamp(1, tokio::sync::Semaphore::MAX_PERMITS);
             self
@@ -63,7 +63,7 @@ macro_rules! settings {
     };
     (@lease) => {
         /// The length of each lease, instead of that of the scope, step or subscriber. While the work runs, the lease
-        /// is extended each time a third of it has passed; it is lost if no extension succeeds before its end. So the
+        /// is extended each time a third of it has passed, and is lost if no extension succeeds before its end. So the
         /// length decides how soon others notice that this process died, not how long the work may take.
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
             self.pace.lease = Some(lease);
@@ -71,8 +71,8 @@ macro_rules! settings {
         }
     };
     (@poll_every) => {
-        /// The longest wait between two polls when there is no work, at least 10 ms. After the last piece of work the
-        /// wait starts much shorter, and doubles each time.
+        /// The longest wait between two polls when there is no work, at least 10 ms. The first wait after work is at
+        /// most 20 ms; then the wait doubles each time.
         pub fn poll_every(mut self, time: std::time::Duration) -> Self {
             self.pace.poll_every = time.max(crate::run::pace::SHORTEST_POLL);
             self
@@ -80,8 +80,8 @@ macro_rules! settings {
     };
     (@grace) => {
         /// How long handlers may go on after the worker is told to stop. Then they are stopped and their leases
-        /// released; a teardown has no lease. If the database is away, an outbox worker retries the release until the
-        /// lease expires, a completer as often as its backoff allows.
+        /// released; a teardown has no lease. If the database is unreachable, an outbox worker retries the release
+        /// until the lease expires, a completer as often as its backoff allows.
         pub fn grace(mut self, time: std::time::Duration) -> Self {
             self.pace.grace = time;
             self
@@ -107,7 +107,7 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-/// A database that a worker works in; with its number if it is one of several shards.
+/// A database that a worker works in; with its number if the worker was made over shards.
 pub(super) type Place<E> = (Option<usize>, E);
 
 /// Clones the executors, for a worker that may be moved into a task.
@@ -138,7 +138,7 @@ pub(super) struct Intake<'p, W> {
     answered: bool,
 }
 
-/// An answer, with the time at which it was asked for, and the slot.
+/// The time at which the answered call was sent, the slot, and the answer.
 type InSlot<T> = (Instant, Option<OwnedSemaphorePermit>, T);
 
 pub(super) fn span_of(shard: Option<usize>) -> Span {
@@ -215,9 +215,8 @@ impl Pace {
 }
 
 impl<W: Debug> Intake<'_, W> {
-    /// Takes a slot, then asks until there is an answer; returns the answer, the slot and the time at which it asked.
-    /// An unreachable shard must not take a slot from the other shards: after a failure it is asked without a slot.
-    /// `None` if the worker is told to stop.
+    /// Takes a slot, then asks until there is an answer. An unreachable shard must not take a slot from the other
+    /// shards: after a failure the shard is asked without a slot. `None` if the worker is told to stop.
     pub(super) async fn ask<T, Fut>(
         &mut self,
         slots: &Arc<Semaphore>,
@@ -255,8 +254,7 @@ impl<W: Debug> Intake<'_, W> {
         }
     }
 
-    /// Asks again and again, with waits that take no slot, until an answer has work in it; `None` if the worker is
-    /// told to stop.
+    /// Asks until `work_in` finds work in an answer; holds no slot between polls. `None` if the worker is told to stop.
     pub(super) async fn find<A, T, Fut>(
         &mut self,
         slots: &Arc<Semaphore>,
@@ -277,11 +275,11 @@ impl<W: Debug> Intake<'_, W> {
         Ok(None)
     }
 
-    /// A worker that is refused from the beginning returns the error: its setup is wrong. A worker that was answered
-    /// before goes on through any trouble of the server, such as a failover or a new password. It ends only after a
-    /// final error: the topic or machine is gone, access is refused, an argument is wrong, or the pool is closed. A
-    /// pooler may not know a database yet, so a worker that was not answered before tries a missing database (3D000) a
-    /// few times.
+    /// Whether the worker goes on after this error. A worker whose first call is refused ends, because its setup is
+    /// wrong. A worker that was answered before goes on after most refusals, such as in a failover or with a new
+    /// password. It ends only after a final error: the topic or machine is gone, access is refused, an argument is
+    /// wrong, or the pool is closed. A pooler may not know a database yet, so the first call is retried a few times if
+    /// the database is missing (3D000).
     fn outlives(&self, error: &Error, failures: u32) -> bool {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;
@@ -293,7 +291,7 @@ impl<W: Debug> Intake<'_, W> {
         }
     }
 
-    /// There was no work: waits before asking again, at most until a wake-up or until the worker is told to stop.
+    /// Waits before the next poll; ends early at a wake-up, or when the worker is told to stop.
     async fn idle(&mut self) {
         let wait = self.next_wait();
         tokio::select! {
@@ -304,7 +302,7 @@ impl<W: Debug> Intake<'_, W> {
         }
     }
 
-    /// There was work, or a wake-up: the next wait is the shortest again.
+    /// Resets the wait to the shortest, after work or a wake-up.
     fn found(&mut self) {
         self.wait = FIRST_WAIT.min(self.pace.poll_every);
     }
@@ -318,7 +316,7 @@ impl<W: Debug> Intake<'_, W> {
         }
     }
 
-    /// A random time up to the wait, and at least half of it; the next wait is twice as long.
+    /// A random time between half of the wait and all of it; doubles the wait for the next call.
     fn next_wait(&mut self) -> Duration {
         let wait = jittered(self.wait);
         self.wait = self.wait.saturating_mul(2).min(self.pace.poll_every);

@@ -1,7 +1,7 @@
 //! Owns the panics of the caller's code.
 //!
 //! Invariant: a panic is a failure of the event, request or job that the code was called for, reported with its
-//! message; nothing else stops. The future of the code is dropped, as when its lease is lost.
+//! message; the worker's other work goes on. The future that panicked is dropped.
 
 use std::any::Any;
 use std::fmt;
@@ -32,7 +32,7 @@ impl fmt::Display for Panic {
 pub(super) async fn caught<T>(code: impl Future<Output = T>) -> Result<T, Panic> {
     let mut code = pin!(code);
     poll_fn(|context| {
-        // The future is not polled again; its author keeps shared state consistent.
+        // Unwind safety: the future is not polled again; its author must keep shared state consistent.
         match catch_unwind(AssertUnwindSafe(|| code.as_mut().poll(context))) {
             Ok(polled) => polled.map(Ok),
             Err(payload) => Poll::Ready(Err(Panic(payload))),
@@ -41,8 +41,8 @@ pub(super) async fn caught<T>(code: impl Future<Output = T>) -> Result<T, Panic>
     .await
 }
 
-/// Runs the code in a task of its own, where it cannot stop other work even if it blocks. Dropping the set
-/// stops the task.
+/// Runs the code in a task of its own, so that code that blocks its thread does not block the heartbeat (on a runtime
+/// with several threads). Dropping this future aborts the task.
 pub(super) async fn apart<T: Send + 'static>(
     code: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Panic> {
@@ -56,7 +56,7 @@ pub(super) async fn apart<T: Send + 'static>(
     }
 }
 
-/// Calls a callback. Its panic is only logged.
+/// Calls a callback, and only logs its panic.
 pub(super) fn tell(callback: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(callback)) {
         tracing::error!(panic = %Panic(payload), "a callback panicked");

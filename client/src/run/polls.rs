@@ -1,6 +1,6 @@
 //! Owns the polls of a duplicate that waits for the first request's answer.
 //!
-//! Invariant: a poll that is answered before the time is over is not the last; the waits are random, so that
+//! Invariant: the last poll is answered after the end of the time to wait, never before. The waits are random, so that
 //! duplicates that came together do not ask together.
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Polls {
         }
     }
 
-    /// Waits until the next poll is due; `false` if the time is over.
+    /// Waits until the next poll is due; `false` if the time to wait is over.
     pub(super) async fn next(&mut self) -> bool {
         let left = self.up_to.saturating_sub(self.begun.elapsed());
         if left.is_zero() {

@@ -1,8 +1,8 @@
 //! Owns the end of a worker. A worker that is told to stop takes no more work; running handlers go on for the grace
 //! time; then they are stopped and their leases are released.
 //!
-//! Invariant: stages only go forward, and none of them drops a call to the server that is on its way. Otherwise
-//! the leases that the call took would have to expire.
+//! Invariant: stages only go forward, and no stage drops a take that is on its way, because the leases of that take
+//! would have to expire.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -21,13 +21,13 @@ pub(super) enum Stage {
     GiveBack,
 }
 
-/// Waits until the worker has come to that stage; a worker that is gone has come to every stage.
+/// Waits until the worker has reached this stage. Returns at once if the worker is gone.
 pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     let _ = stage.wait_for(|now| *now >= wanted).await;
 }
 
-/// Runs the loops until all have ended by themselves. When `shutdown` completes, or a loop fails, the running loops are
-/// told to finish, and waited for.
+/// Runs the loops until all have ended by themselves. When `shutdown` completes or a loop fails, tells the others to
+/// finish and waits for them. Returns the first error.
 pub(super) async fn until_told<F>(
     stage: &watch::Sender<Stage>,
     shutdown: impl Future<Output = ()>,

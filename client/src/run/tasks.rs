@@ -1,6 +1,6 @@
 //! Owns the tasks of a worker, one for each piece of work, and the counts of their results.
 //!
-//! Invariant: when the set is dropped, it stops every task, so no task outlives the worker.
+//! Invariant: dropping [`Tasks`] aborts every task, so no task runs on after the worker is dropped.
 
 use std::future::Future;
 use std::ops::AddAssign;
@@ -34,7 +34,7 @@ struct Begun<C> {
 }
 
 impl<C: AddAssign + Copy + Send + 'static> Tasks<C> {
-    /// Begins a task, and adds the counts of the tasks that have ended.
+    /// Spawns a task, and adds the counts of the tasks that have ended.
     pub(super) fn begin(&self, task: impl Future<Output = C> + Send + 'static) {
         let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         begun.at_work.spawn(task);

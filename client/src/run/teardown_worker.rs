@@ -1,7 +1,7 @@
 //! Owns the teardown worker: it tears down flagged rows that have no lease, one after another.
 //!
 //! Invariant: no row stops the worker. A row that cannot be torn down is deferred with backoff, and the worker
-//! goes on with the others. Many workers may run at once, since every step of a teardown converges.
+//! goes on with the others. Many workers may run at once, since each step of a teardown may be repeated.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -25,7 +25,7 @@ const POLL_EVERY: Duration = Duration::from_secs(5);
 /// How many rows the worker asks for at a time, besides deferred rows.
 const BATCH: usize = 100;
 
-/// The most rows that the server lists.
+/// The most rows that one call of the server lists.
 const LONGEST_LIST: usize = 100_000;
 
 /// Tears down pending rows; made by [`Machine::teardown_worker`].
@@ -43,24 +43,24 @@ pub struct TeardownWorker<'e, E> {
 pub struct TornDown {
     /// Teardowns that reached the cancelled state.
     pub cancelled: u64,
-    /// Teardowns that failed; their rows were deferred and retried.
+    /// Teardowns that failed; their rows were deferred.
     pub failed: u64,
 }
 
-/// Rows that could not be torn down, and until when they are deferred.
+/// Rows that could not be torn down: how often each failed, and until when it is deferred.
 #[derive(Default)]
 struct Deferred(HashMap<MachineRow, (u32, Instant)>);
 
 impl Machine {
-    /// Prepares to tear down the pending rows: rows with a cancel flag, without a lease, and not finished. The worker
-    /// tears down one row at a time; its polls are at most 5 s apart. When told to stop, it finishes the running
-    /// teardown, however long that takes. With a [`grace`](TeardownWorker::grace) it drops the teardown after that
-    /// time, and the next worker repeats it from the start. The executor is one on which each call commits by itself.
+    /// Prepares to tear down the pending rows: flagged, without a lease, and not in a terminal status. The worker tears
+    /// down one row at a time; its polls are at most 5 s apart. When told to stop, it finishes the running teardown,
+    /// however long that takes; or, with a [`grace`](TeardownWorker::grace), drops the teardown after that time, and
+    /// the next worker repeats it from the start. The executor is one on which each call commits by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
         self.teardown_worker_in(vec![(None, exec)])
     }
 
-    /// The same over all shards: one row at a time in all shards together.
+    /// A teardown worker over all shards: one row at a time in all shards together.
     pub fn teardown_worker_over<'e, E: Autocommit>(
         &self,
         shards: &'e Shards<E>,
@@ -83,7 +83,7 @@ impl Machine {
 impl<E: Autocommit> TeardownWorker<'_, E> {
     settings!(poll_every grace backoff waker);
 
-    /// How many rows it takes up at a time (100), from 1 to 100,000.
+    /// How many rows the worker lists at a time (100), from 1 to 100,000.
     pub fn batch(mut self, rows: usize) -> Self {
         self.batch = rows.clamp(1, LONGEST_LIST);
         self
@@ -92,9 +92,9 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// Works until `shutdown` completes; a running teardown may go on for the [`grace`](Self::grace) time. `clean`
     /// deletes the artifacts of a page of a row's items: see [`Teardown::run`](crate::Teardown::run).
     ///
-    /// A row whose teardown fails, or whose callback panics, is deferred and the others go on. The worker waits for
-    /// a database that is away or overloaded. Dropping this future stops the teardown at once; the next worker repeats
-    /// that teardown from the start.
+    /// If a row's teardown fails or `clean` panics, the row is deferred, and the worker goes on with the others. The
+    /// worker waits for a database that is unreachable or overloaded. Dropping this future stops the teardown at once;
+    /// the next worker repeats that teardown from the start.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -115,8 +115,8 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// ```
     ///
     /// # Errors
-    /// An error that makes asking for work pointless: `42704`, `42501`, a closed pool, and any other
-    /// refusal of the first call.
+    /// A final error of the call that lists rows: `42704`, `42501`, a closed pool; of its first call also any other
+    /// refusal.
     pub async fn run<C, F, X>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -137,7 +137,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         Ok(turn.into_inner().0)
     }
 
-    /// Tears down row after row; ends when the worker is told to stop, or asking is pointless.
+    /// Tears down row after row; ends when the worker is told to stop, or the list of rows fails for good.
     async fn work<C, F, X>(
         &self,
         (shard, exec): Place<&E>,
@@ -153,7 +153,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         let mut intake = self.pace.intake(&self.machine, None, &stage);
         let slots = Arc::new(Semaphore::new(1)); // only this loop uses it
         loop {
-            // The server lists deferred rows, too, the oldest first: they must not crowd out the others.
+            // The server lists deferred rows, too, so the worker asks for that many more.
             let max = (self.batch + deferred.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
             let ask = || self.machine.cancel_pending(exec, max);
@@ -193,7 +193,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
                 }
                 torn_down.failed += 1;
                 if is_away {
-                    break; // The other shards have their turns while this loop waits for this database.
+                    break; // `find` waits for this database without `turn`, so other shards go on.
                 }
             }
         }
@@ -213,8 +213,8 @@ impl Deferred {
         self.0.insert(row, (failures, Instant::now() + wait));
     }
 
-    /// The rows on the list that are not deferred, up to the given number. Their order is random, so that two workers
-    /// do not take the same rows at the same time. Forgets rows that have left the list, such as rows torn down by
+    /// The pending rows that are not deferred, at most `most`, in random order, so that two workers do not take the
+    /// same rows at the same time. Forgets deferred rows that are no longer pending, such as rows torn down by
     /// another worker.
     fn due_among(&mut self, pending: Vec<PendingCancel>, most: usize) -> Vec<MachineRow> {
         let pending: Vec<MachineRow> = pending.into_iter().map(|pending| pending.row).collect();

@@ -1,7 +1,7 @@
 //! Owns the test mode, and the transactions that are opened for the caller's writes.
 //!
-//! Invariant: a transaction's writes are committed by its runner, or rolled back when its last clone is dropped. If a
-//! call of this crate on the connection has no answer by then, the connection is closed.
+//! Invariant: a transaction is committed by its runner, or by `commit`, or rolled back when its last clone is dropped.
+//! If a call of this crate on a pool's connection has no answer by then, the connection is closed.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -16,8 +16,8 @@ use crate::{Args, Autocommit, Error, Executor, Row};
 
 /// Runs any runner inside a test's transaction, which is rolled back at the end of the test.
 ///
-/// The caller's code writes through the same transaction. Another session sees nothing of it, so this is for tests
-/// only. An error of the server aborts the transaction, as always; a part that a runner opened is rolled back alone. A
+/// The caller's code writes through the same transaction. Other sessions see none of its writes, so this is for tests
+/// only. A server error aborts the transaction; a transaction that a runner opens is a savepoint, rolled back alone. A
 /// keyed request and a teardown take any connection or transaction. The other runners need a connection in an `Arc`, on
 /// which the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`. An outbox worker then delivers event by event.
 #[derive(Clone, Copy, Debug)]
@@ -31,14 +31,14 @@ impl<E: Executor> Executor for TestMode<E> {
 
 impl<E: Executor> Autocommit for TestMode<E> {}
 
-/// Opens transactions: a pool, or a [`TestMode`] over a connection. A handler that is generic over it can be tested in
-/// a transaction that is rolled back.
+/// An executor that opens transactions: a pool, or a [`TestMode`] over a connection. A handler that is generic over
+/// this trait can be tested in a transaction that is rolled back.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` opens no transactions",
     note = "pass a `&deadpool_postgres::Pool`, or in a test `&TestMode(Arc::clone(&client))`"
 )]
 pub trait Begin: Autocommit + Clone + Send + 'static {
-    /// Whether its transactions are parts of one transaction, so that no two of them may be open at once.
+    /// Whether the transactions are savepoints of one transaction, so that no two of them may be open at once.
     const ONE_AT_A_TIME: bool = false;
 
     /// Begins a transaction.
@@ -53,7 +53,7 @@ impl Begin for Pool {
     }
 }
 
-/// A part of the test's transaction that can be rolled back alone.
+/// Opens savepoints in the test's transaction.
 impl Begin for TestMode<Arc<Client>> {
     const ONE_AT_A_TIME: bool = true;
 
@@ -106,7 +106,7 @@ impl OpenTransaction {
     /// Commits a transaction of [`Begin::begin`].
     ///
     /// # Errors
-    /// [`Error::Argument`] while a clone is left, such as that of the runner, which commits its transactions itself;
+    /// [`Error::Argument`] while another clone exists, such as the runner's (a runner commits its transactions itself);
     /// any error of the commit.
     pub async fn commit(self) -> Result<(), Error> {
         if Arc::strong_count(&self.open) > 1 {
@@ -116,7 +116,7 @@ impl OpenTransaction {
         self.end().await
     }
 
-    /// Commits, even while clones of the transaction are left.
+    /// Commits, even while clones of the transaction exist.
     pub(super) async fn end(self) -> Result<(), Error> {
         let commit = self.client.batch_execute(self.open.commit);
         self.answered(commit).await?;

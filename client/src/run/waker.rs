@@ -5,15 +5,15 @@
 
 use tokio::sync::watch;
 
-/// Wakes an idle worker of the same process ([`OutboxWorker`](crate::OutboxWorker),
-/// [`Completer`](crate::Completer), [`TeardownWorker`](crate::TeardownWorker)), so that new work need not wait
-/// for the next poll. Optional: without it the worker finds the work by itself.
+/// Wakes an idle worker of the same process ([`OutboxWorker`](crate::OutboxWorker), [`Completer`](crate::Completer),
+/// [`TeardownWorker`](crate::TeardownWorker)), so that new work need not wait for the next poll. Optional: without a
+/// waker the worker finds the work at its next poll.
 ///
-/// Call [`Waker::wake`] after the commit of the event, the key's release or the cancel request; before it there is
-/// nothing to find. Many calls while the worker is busy count as one.
+/// Call [`Waker::wake`] after the commit of the event, the key's release or the cancel request; before the commit there
+/// is nothing to find. Many calls while the worker is busy count as one.
 ///
 /// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its own. The
-/// receiving end then calls `wake` (`examples/wake_up`). A `NOTIFY` in each emitting transaction would make their
+/// receiving process then calls `wake` (`examples/wake_up`). A `NOTIFY` in each emitting transaction would make the
 /// commits wait for one another.
 ///
 /// ```

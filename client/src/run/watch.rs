@@ -1,5 +1,5 @@
-//! Owns a running action: its heartbeat, its end, the time of the server's last answer, and whether the
-//! row is being cancelled.
+//! Owns a running action: its heartbeat, its end, when the last answered request was sent, and whether the row is being
+//! cancelled.
 //!
 //! Invariant: `cancelling` is never reset, since nothing clears a cancel flag.
 
@@ -81,8 +81,8 @@ impl<'a, P: Begin> Watch<'a, P> {
             .await
     }
 
-    /// Commits a transaction that has extended the lease or finished the action. If the commit has no answer, an
-    /// extension of the lease waits until that transaction is over, and tells whether the action is finished.
+    /// Commits a transaction that has extended the lease or finished the action. If the commit has no answer, extends
+    /// the lease: that call waits until the transaction is over, and `AlreadyDone` means that the action is finished.
     pub(super) async fn commit(&self, transaction: OpenTransaction) -> Result<(), Error> {
         let committed = self.backoff.in_time(transaction.end()).await;
         match &committed {
@@ -140,7 +140,7 @@ impl<'a, P: Begin> Watch<'a, P> {
             (Ok(true), None) => Ok(Some(reason)),
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
-            // The lease that the failure calls lost may be another's; this one runs out if it is not lost yet.
+            // The work's error may be about another lease. If this action's lease is not lost yet, it will expire.
             (Err(_), Some(error)) if error.kind() == Kind::LeaseLost => Ok(None),
             (Err(refusal), Some(error)) => {
                 tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");

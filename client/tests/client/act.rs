@@ -1,4 +1,4 @@
-//! One action: its writes commit with its end, once, whatever happens to the network and to the process.
+//! Actions: the writes of an action commit once, together with its end, also after network failures and kills.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn runner(row: &MachineRow) -> ActionRunner {
     row.action("run").requester("worker").backoff(QUICK)
 }
 
-/// The work: ten points for a result.
+/// The work: burns ten points and returns a result. (The work cannot commit the transaction itself.)
 async fn pay(transaction: &OpenTransaction) -> Result<Option<Json>, JobFailure> {
     let early = transaction.clone().commit().await.unwrap_err();
     assert_eq!(early.kind(), Kind::InvalidArgument);
@@ -32,7 +32,7 @@ fn finished() -> Acted {
     }
 }
 
-/// Nothing was written, and the row is back in its status.
+/// Asserts that nothing was written, and the row has its old status.
 async fn assert_given_back(jobs: &Jobs) {
     assert_eq!(
         (jobs.status().await.as_str(), jobs.points().await),
@@ -46,7 +46,7 @@ async fn the_writes_of_the_work_commit_with_the_end_of_the_action() {
     let acted = runner(&jobs.job).run(&jobs.pool, |lease, transaction| async move {
         let lease = lease.expect("the requester has a claim state");
         assert_eq!(lease.status(), "running");
-        // Committed before the work: others see it.
+        // The claim was committed before the work: other sessions see it.
         assert_eq!(jobs.status().await, "running");
         pay(&transaction).await
     });
@@ -105,7 +105,7 @@ async fn work_whose_commit_was_not_answered_is_done_and_does_not_run_again() {
         let mut runs = 0;
         let mut runner = runner(&jobs.job);
         if text == "COMMIT" {
-            // Also an answer lost in the last try.
+            // There is only one try, and its answer is lost.
             runner = runner.backoff(Backoff { tries: 1, ..QUICK });
         }
         let acted = runner.run(&pool, |_, transaction| {
@@ -267,7 +267,7 @@ async fn work_whose_lease_was_lost_writes_nothing() {
     assert_eq!(acted.await.unwrap(), Acted::LeaseLost);
     assert_given_back(jobs).await;
 
-    // The heartbeat notices the same while the work stalls.
+    // The heartbeat notices the lost lease while the work stalls.
     let run = runner(&jobs.job).lease(Duration::from_millis(600));
     let acted = run.run(&jobs.pool, |_, _| async {
         jobs.swept_later().await;
@@ -283,7 +283,7 @@ async fn a_run_that_is_dropped_leaves_its_connection_without_a_transaction() {
     let mut config = config();
     config.user(jobs.machine.as_str());
     let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
-    // The heartbeat, which needs a connection beside the work's, has none to begin with.
+    // The work has the only connection, so the heartbeat gets none.
     let one = Pool::builder(manager).max_size(1).build().unwrap();
     let begun = Notify::new();
     let run = runner(&jobs.job).run(&one, |_, transaction| {
@@ -365,7 +365,7 @@ async fn a_requester_without_a_claim_state_moves_the_row_with_the_writes_of_its_
     assert_eq!(moved.await.unwrap(), done);
     assert_eq!(jobs.points().await, 90);
 
-    // Another call was first: these writes are undone.
+    // The row is `done` already, so this move is refused and the writes are undone.
     let late = import()
         .to("done")
         .run(&jobs.pool, |_, transaction| async move {
@@ -379,10 +379,10 @@ async fn a_requester_without_a_claim_state_moves_the_row_with_the_writes_of_its_
     assert_eq!(jobs.points().await, 90);
 }
 
-/// The variable that makes the next test the process that is killed: the machine and the row.
+/// If this variable names a machine and a row, the next test is the process that is killed.
 const KILLED: &str = "PG_ONCE_TEST_KILLED_ACTION";
 
-/// Only in a process of its own: writes, and waits for its end with the transaction open.
+/// Runs in a child process only: writes, then waits with the transaction open until it is killed.
 #[tokio::test]
 async fn the_process_that_is_killed() {
     let Ok(which) = std::env::var(KILLED) else {

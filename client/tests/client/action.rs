@@ -1,4 +1,4 @@
-//! An action from its claim to its end, and what becomes of one whose lease is lost.
+//! An action from its claim to its end, and an action whose lease is lost.
 
 use std::time::Duration;
 

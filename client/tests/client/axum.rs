@@ -30,7 +30,7 @@ use crate::support::{Pool, pool, pool_to, until};
 const USER: &str = "X-Forwarded-User";
 const LONG: Duration = Duration::from_secs(60);
 
-/// An answer as it came.
+/// The parts of an answer that the tests compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Came {
     status: u16,
@@ -52,7 +52,7 @@ impl Came {
     }
 }
 
-/// One server with one route, and a key that nobody used.
+/// A server with one route, and a fresh key.
 struct Server {
     address: SocketAddr,
     key: String,
@@ -83,7 +83,7 @@ impl Server {
         Self { address, key }
     }
 
-    /// The user's request, with the key.
+    /// A request of the user `ada`, with the server's key.
     fn post(&self, path: &str) -> reqwest::RequestBuilder {
         let client = reqwest::Client::new();
         let post = client.post(format!("http://{}{path}", self.address));
@@ -94,7 +94,7 @@ impl Server {
         came(self.post("/things").body("{}")).await
     }
 
-    /// Twelve of them at once.
+    /// Sends twelve requests at once.
     fn twelve(&self, prefer: &str) -> JoinSet<Came> {
         let requests = (0..12).map(|_| self.post("/things").header(PREFER, prefer));
         requests.map(came).collect()
@@ -115,7 +115,7 @@ async fn came(request: reqwest::RequestBuilder) -> Came {
     }
 }
 
-/// Work that is counted, and ends when it is told to.
+/// Work that counts its runs; each run ends when it gets a permit.
 #[derive(Clone)]
 struct Work(Arc<(AtomicU32, Semaphore)>);
 
@@ -139,7 +139,7 @@ impl Work {
         run
     }
 
-    /// A handler that gives a fresh body.
+    /// A handler whose answer has another body in each run.
     fn handler(&self) -> impl Handler<((),), ()> {
         let work = self.clone();
         move || async move {
@@ -155,7 +155,7 @@ impl Work {
 async fn duplicates_are_told_to_come_back_in_a_second_and_then_get_the_same_bytes() {
     let work = Work::new(0);
     let server = Server::start(once(pool()), work.handler()).await;
-    // Without a longest_wait nobody waits, whatever they prefer.
+    // Without `longest_wait` no request waits, whatever its `Prefer` says.
     let mut requests = server.twelve("wait=60");
     for _ in 0..11 {
         let refused = requests.join_next().await.unwrap().unwrap();
@@ -178,7 +178,7 @@ async fn duplicates_that_prefer_to_wait_get_the_bytes_of_the_first_one_and_the_w
     let server = Server::start(once(pool()).longest_wait(LONG), work.handler()).await;
     let mut requests = server.twelve("wait=60");
     until(|| work.runs() > 0).await;
-    tokio::time::sleep(Duration::from_millis(200)).await; // they poll meanwhile
+    tokio::time::sleep(Duration::from_millis(200)).await; // the duplicates poll meanwhile
     assert!(requests.try_join_next().is_none(), "nobody is answered yet");
     work.may_end();
     let answers = requests.join_all().await;
@@ -194,7 +194,7 @@ async fn a_handler_goes_on_when_its_client_hangs_up_and_the_retry_gets_its_answe
     let server = Server::start(once(pool()).longest_wait(LONG), work.handler()).await;
     let impatient = tokio::spawn(came(server.post("/things")));
     until(|| work.runs() == 1).await;
-    impatient.abort(); // the connection is closed with it
+    impatient.abort(); // closes the connection
     assert!(impatient.await.unwrap_err().is_cancelled());
     let retry = tokio::spawn(came(server.post("/things").header(PREFER, "wait=60")));
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -225,7 +225,7 @@ async fn write(
     transaction: &tokio_postgres::Transaction<'_>,
     table: &str,
 ) -> Result<(), tokio_postgres::Error> {
-    // Another id each time: no constraint of the table finds a second one out.
+    // Another id each time, so that no constraint refuses a second row.
     let (insert, id) = (
         format!("INSERT INTO {table} VALUES ($1)"),
         uuid::Uuid::new_v4(),
@@ -278,7 +278,7 @@ async fn a_handler_that_sends_a_phase_twice_is_called_again_and_goes_on_behind_i
                     let mut connection = pool.get().await?;
                     let transaction = connection.transaction().await?;
                     write(&transaction, &table).await?;
-                    // The second time it is ON006.
+                    // The second time this call raises ON006.
                     lease.advance(&transaction, "written", None, None).await?;
                     transaction.commit().await?;
                 }
@@ -310,7 +310,7 @@ async fn what_cannot_be_run_once_is_refused_before_the_handler() {
     assert_eq!(work.runs(), 0);
 
     assert_eq!(status(server.post("/things").body("[1, 2]")).await, 201);
-    // The same JSON; another; another path; another method with a body of its own.
+    // The same JSON; other JSON; another path; another query; another method, without a key.
     assert_eq!(status(server.post("/things").body("[1,2]")).await, 201);
     assert_eq!(status(server.post("/things").body("[1,3]")).await, 422);
     assert_eq!(status(server.post("/others").body("[1,2]")).await, 422);
@@ -342,7 +342,7 @@ async fn any_body_is_replayed_byte_for_byte_and_cookies_are_not() {
             response.header("Set-Cookie", "b=2").body(body).unwrap()
         };
         let server = Server::start(once(pool()), handler).await;
-        // Nor is the request JSON.
+        // The request is not JSON, either.
         let first = came(server.post("/things").body(&[1, 255][..])).await;
         assert_eq!((first.status, first.cookies), (201, 2));
         assert_eq!(first.kind.as_deref(), kind);
@@ -353,7 +353,7 @@ async fn any_body_is_replayed_byte_for_byte_and_cookies_are_not() {
     }
 }
 
-/// Asks a handler three times that answers by the number of its run.
+/// Sends three requests to a handler whose answer depends on the number of its run.
 async fn thrice<R: IntoResponse + 'static>(answer: fn(u32) -> R) -> ([u16; 3], u32) {
     let work = Work::new(9);
     let handler = {
@@ -421,7 +421,7 @@ async fn a_handler_that_runs_the_key_itself_is_handed_it_with_the_user_in_it() {
     };
     assert_eq!(ask("/", Some("k")).await, (200, "a%2Fb/k".to_owned()));
     assert_eq!(ask("/", None).await.0, 400);
-    // No layer has claimed it.
+    // No layer has claimed the key.
     assert_eq!(ask("/lease", Some("k")).await.0, 500);
 }
 

@@ -1,5 +1,5 @@
-//! `examples/billing`, killed with -9 at each of its statements: another process closes the billing, and there is one
-//! invoice, and one registration.
+//! `examples/billing`, killed with -9 at each of its statements: another process closes the billing, with one invoice
+//! and one registration.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::proxy::{Cut, Proxy};
 use crate::support::directly;
 
-/// Claim, what was made (prepared, run); BEGIN, INSERT (prepared, run), finish, COMMIT.
+/// The claim; BEGIN; the SELECT (prepare, run); the INSERT (prepare, run); the finish; COMMIT.
 const STATEMENTS: usize = 8;
 
 const SETTINGS: &str = "its sessions have a search_path, and its statements are prepared";
@@ -77,7 +77,7 @@ impl Shop {
         client.query_one(insert, &[]).await.unwrap().get(0)
     }
 
-    /// A process that closes the billing.
+    /// Starts a process that closes the billing.
     fn clerk(&self, proxy: &Proxy, billing: Uuid) -> Child {
         let tests = std::env::current_exe().unwrap();
         let program = tests.ancestors().nth(2).unwrap().join("examples/billing");
@@ -93,7 +93,7 @@ impl Shop {
             })
     }
 
-    /// Whether there was an nth statement at which the clerk was killed.
+    /// Kills a clerk at its nth statement; false if it made fewer statements.
     async fn killed_at(&self, nth: usize, arrives: bool, billing: Uuid) -> bool {
         let proxy = Proxy::in_front_of(directly(SETTINGS)).await;
         proxy.cut(Cut {
@@ -113,7 +113,7 @@ impl Shop {
         proxy.lost() == 1
     }
 
-    /// What a scheduler does meanwhile.
+    /// Sweeps again and again, as a scheduler does.
     async fn sweep(&self) {
         let client = self.pool.get().await.unwrap();
         loop {
@@ -123,7 +123,7 @@ impl Shop {
         }
     }
 
-    /// Closed, with one invoice and one registration.
+    /// Asserts that the billing is closed, with one invoice and one registration.
     async fn assert_closed_once(&self, billing: Uuid) {
         let sql = "SELECT status::text, invoices, (SELECT count(*) FROM invoice WHERE billing_id = b.id) \
                    FROM billing b WHERE id = $1";

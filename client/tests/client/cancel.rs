@@ -4,7 +4,7 @@ use pg_once::{CancelRequest, Kind};
 
 use crate::support::{Jobs, code};
 
-/// Two successes of three items; the wallet has paid for them.
+/// Marks two of three items as succeeded; the wallet pays for them.
 async fn two_succeeded(jobs: &Jobs) {
     jobs.execute("UPDATE batch_item SET state = 'succeeded' WHERE artifact <> 'item-3'")
         .await;

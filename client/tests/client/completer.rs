@@ -1,4 +1,4 @@
-//! The completer: every abandoned request to its end, and none that stops the others.
+//! The completer finishes every abandoned request, and no request stops the others.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::support::{
     QUICK, Stalling, connect_to, directly, named_pool, pool, pool_to, take_over, until, until_idle,
 };
 
-/// A scope that nobody used, which keeps its requests.
+/// Makes a fresh scope that keeps its requests.
 async fn fresh_scope() -> Scope {
     let scope = Scope::new(&format!("completer.{}", uuid::Uuid::new_v4()));
     let options = ScopeOptions::new().keep_request(true);
@@ -28,7 +28,7 @@ fn request_of(key: &str) -> Json {
     Json::of(&serde_json::json!({ "of": key })).unwrap()
 }
 
-/// Claims the key as a request does, of whose client nothing will be heard.
+/// Claims the key for a request whose client does not retry.
 async fn claim(scope: &Scope, key: &str, lease: Duration) -> Lease {
     let options = ClaimOptions::new().request(request_of(key)).lease(lease);
     match scope.key(key).claim(&pool(), &options).await.unwrap() {
@@ -37,7 +37,7 @@ async fn claim(scope: &Scope, key: &str, lease: Duration) -> Lease {
     }
 }
 
-/// Its process died: the lease runs out by itself, and a sweep comes by.
+/// Claims the key with a lease that expires at once, and sweeps until completers can see the key.
 async fn die(scope: &Scope, key: &str) -> Lease {
     let lease = claim(scope, key, Duration::from_millis(1)).await;
     let client = connect_to(directly("its statements are prepared")).await;
@@ -45,7 +45,7 @@ async fn die(scope: &Scope, key: &str) -> Lease {
         "SELECT look_lane = '1' OR attempt > 1 FROM once.key WHERE scope = $1 AND key = $2";
     let begin = Instant::now();
     loop {
-        // Another test's sweep may be at it.
+        // If another test's sweep is running, this one does nothing.
         let sweep = "SELECT done FROM once.sweep(task => 'key_abandon')";
         client.query_one(sweep, &[]).await.unwrap();
         let shown = client.query_one(is_shown, &[&scope.as_str(), &key]).await;
@@ -72,7 +72,7 @@ fn completer_on(scope: &Scope, pool: &Pool) -> Completer<Pool> {
     completer.poll_every(Duration::from_millis(50))
 }
 
-/// What the handler has seen: the keys, in their order.
+/// The keys that the handler got, in order.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -103,7 +103,7 @@ async fn until_status(key: &Key, wanted: KeyStatus) {
     }
 }
 
-/// Answers with what was asked for.
+/// Answers with the stored request.
 async fn echo(abandoned: Abandoned) -> Result<Done, Failure> {
     let request = abandoned.request.expect("the scope keeps requests");
     Ok(Response {
@@ -122,7 +122,7 @@ async fn abandoned_requests_get_their_answer_and_their_clients_a_replay_should_t
         .release(&pool(), Some("503"), None)
         .await
         .unwrap();
-    // Not abandoned: somebody is at it, it is not due yet, it is parked.
+    // Not abandoned: a key under a live lease, one that is not due yet, a parked one.
     let held = claim(&scope, "held", Duration::from_secs(60)).await;
     let later = claim(&scope, "later", Duration::from_secs(60)).await;
     let an_hour = Some(Duration::from_secs(3600));
@@ -175,7 +175,7 @@ async fn a_request_goes_on_from_its_recovery_point_and_hears_of_a_call_that_may_
         assert_eq!(lease.state().map(Json::as_str), Some("{\"charge\": 7}"));
         let step = lease.step(&pool(), "notify").await?;
         assert!(matches!(step, pg_once::Step::Again { attempted: 1, .. }));
-        // The answer in the transaction of its own writes.
+        // The handler stores the answer in a transaction of its own.
         let mut client = pool().get().await?;
         let transaction = client.transaction().await?;
         let answer = Response::new(200);
@@ -213,10 +213,10 @@ async fn a_request_that_always_fails_is_put_off_and_starves_no_other() {
         for key in ["a", "b", "c"] {
             until_status(&scope.key(key), KeyStatus::Finished).await;
         }
-        // It comes again, but not before its time.
+        // `poison` is taken again, but not before it is due.
         until(|| seen.times("poison") >= 2).await;
     };
-    // One handler: poison and the others stand in one line.
+    // There is one handler, so `poison` and the other keys run one after another.
     let begin = Instant::now();
     let completer = completer(&scope).concurrency(1);
     let completed = completer.run(shutdown, handler).await.unwrap();
@@ -278,7 +278,7 @@ async fn a_panic_is_a_failure_of_its_request_and_of_nothing_else() {
     assert!(record.last_error.unwrap().contains("panic"));
 }
 
-/// Ends each request as its key says, and writes down what it hears.
+/// Ends each request as its key says, and records each end that is reported to it.
 #[derive(Clone, Default)]
 struct AsNamed(Arc<Mutex<Vec<String>>>);
 
@@ -393,7 +393,7 @@ async fn it_takes_no_more_than_it_has_free_handlers() {
     };
     let shutdown = async {
         until(|| at_work.load(Ordering::SeqCst) == 3).await;
-        // The rest is others'.
+        // The completer has not taken the other six keys.
         let left = scope
             .take_abandoned(&pool(), 100, None, None)
             .await
@@ -461,7 +461,7 @@ async fn what_is_at_work_when_it_is_told_to_stop_is_finished_and_nothing_more_is
         abandon(&scope, &["another"]).await;
         told.notify_one();
     };
-    // Busy with the only one that it can hold: it does not ask for the other.
+    // The only handler is busy, so the completer does not take the other key.
     let completer = completer(&scope).concurrency(1);
     let completed = completer.run(shutdown, handler).await.unwrap();
     assert_eq!((completed.completed, completed.released), (1, 0));
@@ -503,7 +503,7 @@ async fn answers_that_the_network_loses_change_nothing() {
         let shutdown = until_status(&key, KeyStatus::Finished);
         let completed = completer.run(shutdown, handler).await.unwrap();
         assert_eq!((completed.completed, proxy.lost()), (1, 1), "{text}");
-        // A lost take cost nothing: the same holder got its own key back.
+        // A take whose answer was lost counts one attempt: repeated, it returned the holder's own key.
         assert_eq!(key.get(&pool()).await.unwrap().unwrap().attempt, 2);
     }
 }
@@ -605,7 +605,7 @@ async fn a_completer_that_cannot_ask_says_so() {
     assert!(error.to_string().contains("lease"), "{error}");
 }
 
-/// Panics when it is told of an end.
+/// A handler whose callback `ended` panics.
 struct Deaf(Arc<AtomicUsize>);
 
 impl Complete for Deaf {

@@ -1,4 +1,4 @@
-//! The cases that every language's client has to pass: sql/examples/conformance.json, which says how to read them.
+//! The cases that every language's client has to pass: sql/examples/conformance.json, which also explains its format.
 
 mod calls;
 
@@ -27,7 +27,7 @@ const TABLES: &str = include_str!(concat!(
     "/../sql/examples/conformance.sql"
 ));
 
-/// A row by its columns' names, as text.
+/// A row: the names of its columns, each with the value as text.
 type Row = BTreeMap<String, Option<String>>;
 
 #[derive(Deserialize)]
@@ -69,7 +69,7 @@ fn services() -> String {
     "a".to_owned()
 }
 
-/// What a call answered: what later calls are made with, and its rows.
+/// The answer of a call: its rows, and the handle that later calls need.
 struct Said {
     handle: Handle,
     rows: Vec<Row>,
@@ -104,7 +104,7 @@ struct Sent {
     with: With,
 }
 
-/// One case: the answers that have a name, and each session's last transaction.
+/// The state of one case: the named answers, and the calls of each session's last transaction.
 struct Run<'t> {
     id: String,
     sessions: &'t HashMap<&'static str, Session>,
@@ -115,7 +115,7 @@ struct Run<'t> {
 }
 
 impl Run<'_> {
-    /// `$id` and `$name.field` in a text.
+    /// Replaces `$id` and `$name.field` in a text by their values.
     fn filled(&self, text: &str) -> String {
         let mut parts = text.split('$');
         let mut filled = parts.next().unwrap_or_default().to_owned();
@@ -239,7 +239,7 @@ impl Run<'_> {
     }
 }
 
-/// A statement of a text, that may give rows.
+/// Runs a statement as text; it may return rows.
 async fn statement(session: &Session, sql: &str) -> Result<Said, Error> {
     let rows = session.rows(sql).await?;
     let handle = Handle::None;
@@ -344,7 +344,7 @@ async fn every_case_that_all_languages_have_to_pass() {
             open: BTreeSet::new(),
         };
         for call in &case.calls {
-            println!("{}: {call:?}", case.case); // shown where it fails
+            println!("{}: {call:?}", case.case); // shown if the test fails
             run.make(call).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Refusals of a real server, and what the client makes of them.
+//! Errors of a real server, and how the client classifies them.
 
 use std::time::Duration;
 

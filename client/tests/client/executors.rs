@@ -1,4 +1,4 @@
-//! Every call runs on whatever the caller has at hand.
+//! Calls run on a pool, a connection or a transaction of either driver, and in test mode.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::{
     through_pooler, worker,
 };
 
-/// A key from its claim to its replay, on one executor.
+/// Takes a key from its claim to its replay, on one executor.
 async fn whole_life<E: Executor>(exec: &E) {
     let key = fresh_key();
     let Claim::Claimed(lease) = key
@@ -38,7 +38,7 @@ async fn whole_life<E: Executor>(exec: &E) {
     assert_eq!(again, Claim::Replayed(Response::new(201)));
 }
 
-/// A job from a move to its end, on one executor.
+/// Takes a job from a move to its end, on one executor.
 async fn whole_job<E: Executor>(exec: &E, job: MachineRow) {
     for to in ["failed", "queued"] {
         let moved = job.transition(exec, &Transition::to(to)).await.unwrap();
@@ -53,7 +53,7 @@ async fn whole_job<E: Executor>(exec: &E, job: MachineRow) {
     assert!(matches!(end, ActionEnd::Finished { .. }), "{end:?}");
 }
 
-/// The teardown of a job, call by call, on one executor.
+/// Tears a job down, call by call, on one executor.
 async fn whole_teardown<E: Executor>(exec: &E, job: MachineRow) {
     let cancel = job.cancel();
     cancel.request(exec).await.unwrap();
@@ -241,7 +241,7 @@ async fn nothing_is_left_in_the_session() {
         .query_one("SELECT count(*) FROM pg_prepared_statements", &[])
         .await
         .unwrap();
-    // The statement that asks is itself a prepared one.
+    // The counting statement is itself prepared.
     assert_eq!(left.get::<_, i64>(0), 1);
 }
 
@@ -253,11 +253,11 @@ async fn behind_a_pooler_a_connection_is_served_by_one_session_after_another() {
     let (client, other) = (connect().await, connect().await);
     let (key, mut sessions) = (fresh_key(), BTreeSet::new());
     let lease = claimed(&key, &pool()).await;
-    // Other tests take sessions, too: it need not be the first time.
+    // Other tests take sessions, too, so the first round may see one session only.
     for _ in 0..100 {
         sessions.insert(backend_pid(&client).await);
         lease.extend(&client, None).await.unwrap();
-        // Keeps the session that was free.
+        // Occupies the free session.
         other.batch_execute("BEGIN; SELECT 1").await.unwrap();
         sessions.insert(backend_pid(&client).await);
         lease.extend(&client, None).await.unwrap();

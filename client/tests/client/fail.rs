@@ -1,4 +1,4 @@
-//! The database is away: closed by default, open by choice.
+//! Without a database a request fails closed by default, or open if the caller chose that.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio_postgres::Config;
 
 use crate::support::{QUICK, fresh_key, pool, pool_to};
 
-/// sqlx waits for a server that refuses connections.
+/// sqlx's pool retries a refused connection until a timeout, so the timeout is short.
 const HASTY: Backoff = Backoff {
     call_timeout: Duration::from_secs(1),
     ..QUICK
 };
 
-/// An address where nobody listens: one that was free a moment ago.
+/// An address on which nothing listens: its port was free a moment ago.
 async fn nobody_there() -> Config {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut config = Config::new();

@@ -1,4 +1,4 @@
-//! What an HTTP client sends and is told, without a server.
+//! An HTTP client's headers and the answers to it, tested without a server.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The job runner: each way in which a job can end, and what of its items is left then.
+//! The job runner: each way in which a job can end, and its items afterwards.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::proxy::{Cut, Proxy};
 use crate::support::{Jobs, Pool, QUICK, config, terminate, worker};
 
-/// What happens in the middle of the second item's work.
+/// What happens while the second item is worked on or saved.
 enum Trouble<'t> {
     None,
     Cancel,
@@ -30,7 +30,7 @@ enum Trouble<'t> {
     LockWallet(&'t Jobs),
 }
 
-/// Works on three items and notes what it is asked to do.
+/// Works on three items and records the calls.
 struct Script<'t> {
     pool: Pool,
     row: MachineRow,
@@ -124,7 +124,7 @@ impl Job for Script<'_> {
     ) -> Result<(), JobFailure> {
         self.saves += 1;
         if let Trouble::LockWallet(jobs) = &self.trouble {
-            // Somebody has the wallet until the first try has given up.
+            // Another session locks the wallet during the first try to save the second item.
             self.locker = match self.saves {
                 2 => Some(jobs.lock_wallet().await),
                 _ => None,
@@ -171,7 +171,7 @@ impl Job for Script<'_> {
     }
 }
 
-/// Done: every item paid for once, and kept.
+/// Asserts that the job is done, and each item was paid for once and kept.
 async fn assert_finished(jobs: &Jobs, outcome: &JobOutcome) {
     assert!(
         matches!(outcome, JobOutcome::Finished { status, .. } if status == "done"),
@@ -186,7 +186,7 @@ async fn assert_finished(jobs: &Jobs, outcome: &JobOutcome) {
     assert_eq!(jobs.text(kept).await, "3");
 }
 
-/// Cancelled: every point back once, every item's artifact deleted.
+/// Asserts that the job is cancelled, each point was refunded once, and each artifact deleted.
 async fn assert_cancelled(jobs: &Jobs, job: &Script<'_>, outcome: &JobOutcome, given_back: &str) {
     match outcome {
         JobOutcome::Cancelled(cancelled) => assert_eq!(cancelled.amount_total.as_str(), given_back),
@@ -307,7 +307,7 @@ async fn an_item_whose_lease_was_lost_is_not_saved_and_what_it_made_is_deleted()
         ("queued", 90)
     );
 
-    // The next delivery goes on where this one stopped.
+    // The next delivery continues with the item that was not saved.
     let mut next = Script::new(&jobs, Trouble::None);
     let outcome = next.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
     assert_finished(&jobs, &outcome).await;
@@ -424,7 +424,7 @@ async fn a_look_that_was_not_answered_is_taken_again() {
     let jobs = Jobs::guarded().await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
-    // The first look of all, before the first item.
+    // The first check for a cancellation, before the first item.
     proxy.lose_answer_to("action_extend");
     let mut job = Script::new(&jobs, Trouble::None);
     let runner = jobs.job.job(&pool, "run").check_every(Duration::ZERO);
@@ -445,13 +445,13 @@ async fn a_claim_or_a_release_whose_answer_is_lost_is_repeated() {
         matches!(outcome, JobOutcome::Released { .. }),
         "{outcome:?}"
     );
-    // Another pool: sqlx sends the text of a statement once.
+    // A new pool, because sqlx sends the text of a statement once for each connection.
     let pool = jobs.through(proxy.config());
     proxy.lose_answer_to("action_release");
     let mut job = Script::new(&jobs, Trouble::Cancel);
     let outcome = job.run(jobs.job.job(&pool, "run")).await.unwrap();
     assert_eq!(proxy.lost(), 2);
-    // One item of the first run, one of the second.
+    // Refunded: one item of the first run, one of the second.
     assert_cancelled(&jobs, &job, &outcome, "20").await;
 }
 
@@ -462,7 +462,7 @@ async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
         .await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
-    // The only item is saved by another; the second COMMIT through the proxy is that of the end.
+    // The only item is saved past the proxy, so the second COMMIT through the proxy finishes the job.
     jobs.execute("UPDATE batch_item SET state = 'succeeded'")
         .await;
     proxy.cut(Cut {
@@ -472,7 +472,7 @@ async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
         hold: false,
     });
     let mut job = Script::new(&jobs, Trouble::None);
-    // Also an answer lost in the last try.
+    // There is only one try, and its answer is lost.
     let runner = jobs.job.job(&pool, "run");
     let runner = runner.backoff(Backoff { tries: 1, ..QUICK });
     let outcome = job.run(runner).await.unwrap();

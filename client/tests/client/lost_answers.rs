@@ -1,4 +1,4 @@
-//! Answers that the network loses after the server has done what it was asked.
+//! Answers that the network loses after the server has run the call.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,8 +7,8 @@ use pg_once::{Done, Failure, KeyStatus, Outcome, Response};
 use crate::proxy::Proxy;
 use crate::support::{QUICK, fresh_key, pool, pool_to};
 
-/// Runs one request through a network that loses the answer to what contains `text`, and tells how
-/// often the work ran.
+/// Runs one request, and loses the answer to the call that contains `text`. Returns the outcome, how often the work
+/// ran, and the key.
 async fn run_losing(
     text: &'static str,
     end: fn(Response) -> Result<Done, Failure>,
@@ -109,7 +109,7 @@ async fn a_phase_whose_transaction_is_sent_twice_commits_once_and_the_work_goes_
                 let phase = || async {
                     let mut client = through.get().await?;
                     let transaction = client.transaction().await?;
-                    // Another id each time: no constraint of the table finds the second one out.
+                    // Another id each time, so that no constraint refuses a second row.
                     let insert = format!("INSERT INTO {table} VALUES ($1)");
                     transaction
                         .execute(&insert, &[&uuid::Uuid::new_v4()])

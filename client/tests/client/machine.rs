@@ -1,4 +1,4 @@
-//! Declaring a machine, looking after it, and moving its rows.
+//! Defining a machine, checking it, and moving its rows.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn reason(outcome: &Transitioned) -> Option<(Reason, Option<&str>)> {
     }
 }
 
-/// The tables and the machine of the billings; the id of one that is open.
+/// Makes the tables and the machine of the billings, and an open billing; returns the machine and that billing's id.
 async fn billing(jobs: &Jobs) -> (Machine, String) {
     const TABLES: &str = include_str!("../../../sql/examples/billing.sql");
     const DEFINITION: &str = include_str!("../../../sql/examples/billing.json");
@@ -296,7 +296,7 @@ async fn of_two_clerks_one_closes_the_billing_and_the_other_is_told_that_it_is_b
     );
     action.finish(&jobs.pool, None).await.unwrap();
 
-    // The import declares no claim state: its work is one transaction.
+    // The machine has no claim state for the bank import: its work is one transaction.
     let import = ActionOptions::new().requester("bank_import");
     let claim = billing
         .claim(&jobs.pool, "apply_payment", &import)

@@ -1,12 +1,11 @@
-//! The client against a real server: the one that `PG_ONCE_URL` names, as a superuser. Where that is through a pooler
-//! in transaction mode, `PG_ONCE_DIRECT_URL` names the same database for what needs a session of its own
-//! (`support::directly`).
+//! Tests of the client against the server that `PG_ONCE_URL` names, as a superuser. If that URL leads through a pooler
+//! in transaction mode, `PG_ONCE_DIRECT_URL` names the same database without the pooler, for tests that need a session
+//! of their own (`support::directly`).
 //!
 //! With `PG_ONCE_DRIVER=sqlx` the calls of the extension go over sqlx's pool (`support::Pool`).
 //!
-//! Trouble is made by what really causes it (a backend that is terminated, a connection cut between
-//! the commit and its answer, a server that stops answering), and time passes for a lease by a
-//! session whose clock is ahead, not by sleeping.
+//! Failures are real: a terminated backend, a connection cut between the commit and its answer, a server that stops
+//! answering. Most leases expire in a session whose clock is ahead, not by sleeping.
 
 // A test may fail loudly, and its name is its documentation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]

@@ -1,4 +1,4 @@
-//! `examples/order_service`, killed with -9 at each of its statements and cut off at each: one order, one charge.
+//! `examples/order_service`, killed with -9 or disconnected at each of its statements: one order, one charge.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -18,12 +18,12 @@ use uuid::Uuid;
 use crate::proxy::{Cut, Proxy};
 use crate::support::{connect_to, directly};
 
-/// Claim, step, its end, recovery point; BEGIN, INSERT, completion, COMMIT.
+/// `key_claim`, `key_step`, `key_step_done`, `key_advance`; BEGIN, INSERT, `key_complete`, COMMIT.
 const STATEMENTS: usize = 8;
 
 const PREPARES: &str = "its statements are prepared";
 
-/// A bank that dedupes: the derived keys of its charges, with the orders they are for.
+/// The charges of a bank that dedupes: each has a derived key and an order.
 type Charges = Arc<Mutex<BTreeSet<(String, String)>>>;
 
 struct Shop {
@@ -32,13 +32,13 @@ struct Shop {
     scope: String,
 }
 
-/// A running service; killed when it goes.
+/// A running service; killed when dropped.
 struct Service {
     process: Child,
     url: String,
 }
 
-/// What a client hears: the status, whether it is a replay, the body.
+/// A client's answer: the status, whether it is a replay, the body.
 type Reply = (u16, bool, String);
 
 impl Shop {
@@ -65,7 +65,7 @@ impl Shop {
     }
 
     async fn serve(&self, database: &str) -> Service {
-        // The first one makes the table.
+        // Services start one at a time, because the first one makes the table.
         static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         let _alone = STARTING.lock().await;
         let tests = std::env::current_exe().unwrap();
@@ -91,7 +91,7 @@ impl Shop {
         Service { process, url }
     }
 
-    /// One order, one charge.
+    /// Asserts that the key has one order and one charge.
     async fn assert_done_once(&self, key: &str) {
         let key = format!("ada/{key}");
         let sql = "SELECT count(*) FROM orders WHERE idempotency_key = $1";
@@ -105,7 +105,7 @@ impl Shop {
         assert_eq!((orders, charges), (1, 1), "{key}");
     }
 
-    /// Sends an order to a process that is killed at its nth statement. Whether there was one.
+    /// Sends an order to a process that is killed at its nth statement; false if it made fewer.
     async fn killed_at(&self, nth: usize, arrives: bool, key: &str) -> bool {
         let proxy = Proxy::in_front_of(directly(PREPARES)).await;
         let mut doomed = self.serve(&proxy.url()).await;
@@ -127,7 +127,7 @@ impl Shop {
 }
 
 impl Service {
-    /// Orders once.
+    /// Sends one request.
     async fn order(&self, key: &str) -> Option<Reply> {
         let order = json!({"customer": "ada", "item": "tea", "amount_cents": 1200});
         let request = reqwest::Client::new().post(&self.url).json(&order);
@@ -138,7 +138,7 @@ impl Service {
         Some((status, replayed, response.text().await.ok()?))
     }
 
-    /// Orders again while another attempt has the lease.
+    /// Repeats the request while another attempt has the lease.
     async fn order_until_answered(&self, key: &str) -> Reply {
         loop {
             match self.order(key).await.unwrap() {
@@ -166,7 +166,7 @@ async fn an_order_whose_service_is_killed_at_any_statement_is_made_once_by_anoth
         assert!(keys.len() >= STATEMENTS, "{} statements", keys.len());
         for (place, key) in keys.iter().enumerate() {
             let (status, replayed, body) = steady.order_until_answered(key).await;
-            // Only where the last COMMIT was carried out there was an answer to replay.
+            // There was an answer to replay only if the last statement, COMMIT, reached the server.
             let answered = arrives && place + 1 == keys.len();
             assert_eq!((status, replayed), (201, answered), "{place}");
             assert_eq!(steady.order(key).await, Some((201, true, body)));

@@ -1,4 +1,4 @@
-//! Events from their emit to their end, call by call, and what becomes of those whose lease is lost.
+//! Events from their emit to their end, call by call, and events whose lease is lost.
 
 use std::time::Duration;
 

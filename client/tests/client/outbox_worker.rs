@@ -1,4 +1,4 @@
-//! The outbox worker: every event to its handler, in order where there is one, whatever dies.
+//! The outbox worker delivers every event, those of an order key in order, also after failures.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::support::{
     pool_to, take_over_batch, until, until_idle,
 };
 
-/// What a handler has seen: payloads in order, and the attempts of each.
+/// The events that a handler got, in order.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<Event>>>);
 
@@ -41,12 +41,12 @@ impl Seen {
         self.0.lock().unwrap().len()
     }
 
-    /// Until this number of deliveries was seen.
+    /// Waits until the handler got this number of events.
     async fn until(&self, deliveries: usize) {
         until(|| self.len() >= deliveries).await;
     }
 
-    /// Handles each event so, and notes it when that is over.
+    /// A handler that calls `handle` for each event, then records the event.
     fn noting<F>(&self, handle: F) -> Noting<F> {
         Noting(self.clone(), handle)
     }
@@ -97,7 +97,7 @@ async fn eager(topic: &Topic, max_attempts: i32) {
         .unwrap();
 }
 
-/// After that session comes late: nothing may be left.
+/// Asserts that a take a year later finds nothing.
 async fn assert_nothing_left(topic: &Topic) {
     let later = a_year_later().await;
     let left = topic
@@ -203,7 +203,7 @@ async fn no_more_handlers_run_at_a_time_than_were_asked_for_and_no_more_is_taken
     };
     let shutdown = async {
         until(|| at_work.load(Ordering::SeqCst) == 3).await;
-        // One batch of five is out, with two events that wait for a handler: the rest is others'.
+        // The worker has one batch of five, of which two wait for a handler; another take gets the rest.
         let others = topic.default_subscriber().take(&pool(), 100, None).await;
         let others = others.unwrap().unwrap();
         assert_eq!(others.events.len(), 15);
@@ -247,7 +247,7 @@ async fn a_failed_event_is_tried_again_with_the_same_delivery_key_before_those_b
 #[tokio::test]
 async fn an_event_that_is_put_off_comes_again_and_no_attempt_is_counted() {
     let topic = fresh_topic().await;
-    // The first failure that counted would be its death.
+    // A failure that counted would make the event dead.
     eager(&topic, 1).await;
     for n in 1..=2 {
         emit(&topic, n, &EmitOptions::new().order_key("a")).await;
@@ -330,7 +330,7 @@ async fn a_payload_that_cannot_be_read_is_retried_and_dies_of_the_kind_json() {
     );
 }
 
-/// What becomes of a callback before it has done its part.
+/// How the callback `dead` fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     None,
@@ -341,12 +341,12 @@ enum Trouble {
     Panics,
 }
 
-/// Refuses each shipment; what dies aborts the key that its payload names.
+/// Refuses each shipment; when the event dies, the callback `dead` aborts the key.
 #[derive(Clone)]
 struct Compensating {
     key: Key,
     trouble: Trouble,
-    /// And other events, which are delivered.
+    /// Counts callbacks, and the other events, which are delivered.
     callbacks: Arc<AtomicUsize>,
 }
 
@@ -399,7 +399,7 @@ impl Deliver for Compensating {
     }
 }
 
-/// A key that was charged and given back, its shipment an event; what is emitted when it is aborted.
+/// Makes a released key whose abort emits a refund, and emits its shipment. Returns both topics, and the handler.
 async fn half_done() -> (Topic, Topic, Compensating) {
     let (shipments, refunds) = (fresh_topic().await, fresh_topic().await);
     let (pool, key) = (pool(), fresh_key());
@@ -587,7 +587,7 @@ async fn events_whose_common_ack_is_not_answered_count_as_delivered_once_each() 
     assert_nothing_left(&topic).await;
 }
 
-/// Writes each event into another topic and acks it, in one transaction; leaves those with headers to the worker.
+/// Emits each event to another topic and acks it, in one transaction; does not ack events with headers.
 struct Acking<P> {
     pool: P,
     subscriber: Subscriber,
@@ -678,7 +678,7 @@ async fn in_test_mode_a_handler_acks_in_a_transaction_that_is_rolled_back() {
 #[tokio::test]
 async fn an_event_that_its_handler_has_acked_is_not_delivered_again_though_the_answer_is_lost() {
     let once = Backoff { tries: 1, ..QUICK };
-    // The handler runs its transaction again and gets ON006, or fails at once.
+    // With QUICK the handler runs its transaction again and gets ON006; with `once` it fails.
     for backoff in [QUICK, once] {
         let (topic, written) = (fresh_topic().await, fresh_topic().await);
         for n in 0..2 {
@@ -718,7 +718,7 @@ async fn a_take_whose_answer_is_lost_leaves_its_events_to_their_lease() {
     let worker = worker.poll_every(Duration::from_millis(50));
     let delivered = worker.run(seen.until(2), handler).await.unwrap();
     assert_eq!((delivered.delivered, proxy.lost()), (2, 1));
-    // Neither was alone in its batch: no attempt is counted.
+    // Neither event was alone in its batch, so no attempt is counted.
     let attempts: Vec<i32> = seen.0.lock().unwrap().iter().map(|e| e.attempt).collect();
     assert_eq!(attempts, [1, 1]);
     assert_nothing_left(&topic).await;
@@ -747,7 +747,7 @@ async fn a_lease_beyond_what_the_subscriber_grants_is_not_believed() {
     emit(&topic, 1, &EmitOptions::new()).await;
     let handler = Stalling::default();
     let shutdown = until(|| handler.lost.load(Ordering::SeqCst) == 1);
-    // Its handler is stopped when the lease is over, and not in an hour.
+    // The handler is stopped when the granted lease ends, not after an hour.
     let worker = worker(&topic).lease(Duration::from_secs(3600));
     let delivered = worker.run(shutdown, handler.clone()).await.unwrap();
     assert_eq!((delivered.delivered, delivered.lost >= 1), (0, true));
@@ -807,7 +807,7 @@ async fn when_somebody_else_has_the_batch_its_handlers_stop_and_the_worker_goes_
         let (later, theirs) = take_over_batch(&topic.default_subscriber()).await;
         until(|| handler.dropped.load(Ordering::SeqCst)).await;
         until(|| handler.lost.load(Ordering::SeqCst) == 1).await;
-        // Still theirs: the worker has not acked or given back what it lost.
+        // The worker has neither acked nor released the batch that it lost.
         assert_eq!(theirs.ack(&later, None).await.unwrap(), 1);
     };
     let worker = worker(&topic).lease(Duration::from_millis(300));
@@ -829,7 +829,7 @@ async fn what_is_not_done_when_the_grace_is_over_is_stopped_and_given_back() {
     let delivered = worker.run(begun.notified(), handler.clone()).await.unwrap();
     assert!(handler.dropped.load(Ordering::SeqCst));
     assert_eq!((delivered.released >= 2, delivered.lost), (true, 0));
-    // Given back: due at once, and no attempt is counted.
+    // The events were released: they are due at once, and no attempt is counted.
     let mut left = 0;
     while let Some(batch) = topic
         .default_subscriber()

@@ -1,8 +1,8 @@
-//! Owns the bad network: a proxy in front of the real server.
+//! Owns a proxy in front of the real server, which simulates a bad network.
 //!
-//! It can cut a connection at a chosen statement ([`Cut`]): before it arrives, or when the server has done it
-//! (ReadyForQuery), without a word of that to the client. It can also fall silent: connections stay open and nothing
-//! passes, on those that are open, or on new ones too.
+//! It can cut a connection at a chosen statement ([`Cut`]): before the server gets the statement, or after the server
+//! has run it (ReadyForQuery), without sending the answer to the client. It can also fall silent: the open connections,
+//! or new ones too, stay open and carry nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use tokio_postgres::config::Host;
 
 use crate::support::config;
 
-/// `Z`, length 5, and a letter for the transaction: the server has done what it was asked.
+/// ReadyForQuery without its last byte: `Z` and the length 5. The server has run the request.
 const READY: &[u8] = b"Z\0\0\0\x05";
 
-/// The order to run what was bound, without a limit.
+/// Execute: runs the unnamed portal, without a limit of rows.
 const EXECUTE: &str = "E\0\0\0\x09\0\0\0\0\0";
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -28,9 +28,9 @@ pub struct Cut {
     /// At the nth statement that contains this text.
     pub text: &'static str,
     pub nth: usize,
-    /// The server does it, and the answer is lost.
+    /// The server runs the statement, and the answer is lost.
     pub arrives: bool,
-    /// The client is not told, and waits.
+    /// The connection stays open, and the client waits.
     pub hold: bool,
 }
 
@@ -39,7 +39,7 @@ struct Trouble {
     cut: Mutex<Option<Cut>>,
     lost: AtomicUsize,
     opened: AtomicUsize,
-    /// Nothing passes on the connections before this one.
+    /// Connections with a smaller number carry nothing.
     silent: AtomicUsize,
 }
 
@@ -71,7 +71,7 @@ impl Proxy {
         }
     }
 
-    /// The same database, through this proxy.
+    /// Leads to the same database, through this proxy.
     pub fn config(&self) -> Config {
         self.url().parse().unwrap()
     }
@@ -88,7 +88,7 @@ impl Proxy {
         )
     }
 
-    /// The answer to the next request that contains this text is lost.
+    /// Loses the answer to the next request that contains this text.
     pub fn lose_answer_to(&self, text: &'static str) {
         self.cut(Cut {
             text,
@@ -110,7 +110,7 @@ impl Proxy {
         self.trouble.silent.store(usize::MAX, Ordering::SeqCst);
     }
 
-    /// The open connections lead nowhere any more, and nobody says so.
+    /// From now on the open connections carry nothing, and report no error.
     pub fn fall_silent_on_open_connections(&self) {
         let opened = self.trouble.opened.load(Ordering::SeqCst);
         self.trouble.silent.store(opened, Ordering::SeqCst);
@@ -176,12 +176,12 @@ async fn carry(client: TcpStream, server: Config, trouble: Arc<Trouble>) {
             }
         }
     };
-    // Whichever ends first takes the connection with it.
+    // The connection is closed when one direction ends.
     tokio::select! { () = upward => {}, () = downward => {} }
 }
 
 impl Trouble {
-    /// The cut, where this request is the one.
+    /// The cut, if it applies to this request.
     fn cut_of(&self, request: &[u8]) -> Option<Cut> {
         let has = |text: &str| {
             request
@@ -192,7 +192,7 @@ impl Trouble {
         let cut = next
             .as_mut()
             .filter(|cut| cut.text.is_empty() || has(cut.text))?;
-        // Query, Parse, Bind or Close; a heartbeat comes when it likes.
+        // Counts Query, Parse, Bind and Close, but no heartbeat, since its time varies.
         if !b"QPBC".contains(&request[0]) || cut.text.is_empty() && has("_extend(") {
             return None;
         }

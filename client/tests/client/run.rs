@@ -194,7 +194,7 @@ async fn a_work_that_panics_gives_the_key_back_and_the_panic_goes_on() {
         let error = record.last_error.unwrap();
         assert_eq!(error, format!("the work panicked: panics {when}"));
     }
-    // Nobody has to wait for a lease.
+    // Each panic released the key, so no lease has to expire.
     let last = key.run(&pool).run(|lease| async move {
         assert_eq!((lease.attempt(), lease.recovery_point()), (3, "halfway"));
         Ok(Response::new(200).into())
@@ -321,7 +321,7 @@ async fn a_terminated_backend_makes_the_work_run_again_in_a_new_attempt() {
                     .query("SELECT pg_terminate_backend(pg_backend_pid())", &[])
                     .await?;
             }
-            // The new attempt is told that the old one may have called.
+            // The step says that the earlier attempt may have made the call.
             assert!(matches!(step, Step::Again { attempted: 1, .. }));
             Ok(Response::new(200).into())
         }

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use crate::proxy::Proxy;
 use crate::support::{Pool, QUICK, claimed, code, config, connect_to, directly, pool_to};
 
-/// Two databases with the extension, and a pool for each.
+/// Makes two databases with the extension, and a pool for each.
 async fn two_databases() -> Vec<(String, Pool)> {
     let admin = connect_to(directly("it makes databases")).await;
     let mut made = vec![];
@@ -73,7 +73,7 @@ async fn a_key_runs_in_the_shard_of_its_tenant_and_is_refused_in_any_other() {
     }
     assert!(seen.iter().all(|keys| *keys > 0), "{seen:?}");
 
-    // Pools in another order lead to other shards, and that is seen before a call goes astray.
+    // `set` finds that the pools are in the wrong order, before a call reaches the wrong shard.
     let swapped = Shards::new(pools.rev()).unwrap();
     assert_eq!(code(swapped.set().await), "55006");
     drop_databases(made).await;

@@ -1,4 +1,4 @@
-//! Events of steps: what a key's end emits.
+//! Events of steps, which the end of the key emits.
 
 use pg_once::{Batch, Json, Lease, Response, StepEvent, StepEvents, Topic};
 
@@ -8,7 +8,7 @@ fn event(topic: &Topic, payload: &str) -> StepEvent {
     StepEvent::new(topic, Json::from_text(payload)).order_key("order 7")
 }
 
-/// A lease with a step that is done and one that only began, each with its events.
+/// A lease with one step that is done and one that was only begun, each with its events.
 async fn two_steps(topic: &Topic) -> Lease {
     let (pool, key) = (pool(), fresh_key());
     let lease = claimed(&key, &pool).await;

@@ -1,5 +1,5 @@
-//! Owns what the tests share: the way to the server, keys that nobody used, a batch of jobs with its
-//! machine, a handler that stalls, and somebody else.
+//! Owns the shared parts of the tests: connections, fresh keys and topics, batch jobs with their machine, a handler
+//! that stalls, and sessions whose clock is a year ahead.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const QUICK: Backoff = Backoff {
     call_timeout: Duration::from_secs(20),
 };
 
-/// Names the same database directly, when `PG_ONCE_URL` is through a pooler in transaction mode.
+/// If `PG_ONCE_URL` leads through a pooler in transaction mode, this variable names the same database directly.
 const DIRECT: &str = "PG_ONCE_DIRECT_URL";
 
 pub fn config() -> Config {
@@ -41,7 +41,7 @@ pub fn through_pooler() -> bool {
     std::env::var_os(DIRECT).is_some()
 }
 
-/// Past the pooler, for what needs a session of its own; `_why` says why.
+/// Leads past the pooler, for a test that needs a session of its own; `_why` is the reason.
 pub fn directly(_why: &str) -> Config {
     match std::env::var(DIRECT) {
         Ok(url) => url
@@ -62,8 +62,8 @@ pub fn pool_to(config: Config) -> Pool {
     Pool { own, sqlx }
 }
 
-/// The extension's calls go over the driver that `PG_ONCE_DRIVER` names, a test's own statements and
-/// transactions over tokio-postgres.
+/// A pool: calls of the extension use the driver that `PG_ONCE_DRIVER` names; a test's own statements and transactions
+/// use tokio-postgres.
 #[derive(Clone, Debug)]
 pub struct Pool {
     own: deadpool_postgres::Pool,
@@ -105,7 +105,7 @@ pub fn sqlx_pool_to(config: &Config) -> PgPool {
     options.connect_lazy_with(sqlx_options(config))
 }
 
-/// The same in the words of sqlx.
+/// The same connection parameters for sqlx.
 pub fn sqlx_options(config: &Config) -> PgConnectOptions {
     let mut options = PgConnectOptions::new_without_pgpass();
     options = match config.get_hosts().first() {
@@ -146,7 +146,7 @@ pub async fn connect_to(config: Config) -> tokio_postgres::Client {
     client
 }
 
-/// The session that serves it at the moment.
+/// The process id of the session that serves the client at the moment.
 pub async fn backend_pid(client: &tokio_postgres::Client) -> i32 {
     let asked = client.query_typed_one("SELECT pg_backend_pid()", &[]);
     asked.await.unwrap().get(0)
@@ -164,7 +164,7 @@ pub fn fresh_key() -> Key {
     Scope::new("client.tests").key(&uuid::Uuid::new_v4().to_string())
 }
 
-/// A topic that nobody used, with the subscriber `default`.
+/// Makes a fresh topic with the subscriber `default`.
 pub async fn fresh_topic() -> Topic {
     let topic = Topic::new(&format!("client tests {}", uuid::Uuid::new_v4()));
     topic.set(&pool(), &TopicOptions::new()).await.unwrap();
@@ -178,7 +178,7 @@ pub async fn claimed(key: &Key, pool: &Pool) -> Lease {
     }
 }
 
-/// Somebody else, for whom a year has passed: every lease has run out, and they take the key over.
+/// Takes the key over in a session whose clock is a year ahead, so that every lease has expired.
 pub async fn take_over(key: &Key, options: &ClaimOptions) -> Lease {
     let later = a_year_later().await;
     match QUICK.retry(|| key.claim(&later, options)).await.unwrap() {
@@ -217,7 +217,7 @@ impl Jobs {
         begun(&self.pool).await
     }
 
-    /// With the guard on: whoever writes what is not declared is refused.
+    /// The same with the guard on, which refuses undeclared writes.
     pub async fn guarded() -> Self {
         let jobs = Self::new().await;
         jobs.machine.guard(&jobs.pool, true).await.unwrap();
@@ -238,7 +238,7 @@ impl Jobs {
         made.unwrap().get(0)
     }
 
-    /// The same tables by another way to the server.
+    /// A pool to the same tables through another server address, such as a proxy's.
     pub fn through(&self, mut config: Config) -> Pool {
         config.user(self.machine.as_str());
         pool_to(config)
@@ -269,7 +269,7 @@ impl Jobs {
             .await
     }
 
-    /// What was marked and what was given back add up to the same.
+    /// Asserts that the refunds equal the sums of the marked items.
     pub async fn assert_audited(&self) {
         let mismatches = self.machine.cancel_audit(&self.pool).await.unwrap();
         assert!(mismatches.is_empty(), "{mismatches:?}");
@@ -287,7 +287,7 @@ impl Jobs {
         self.text(sql).await.parse().unwrap()
     }
 
-    /// Claimed as a worker does, with a lease of the step's length.
+    /// Claims the job as a worker does, with the step's lease.
     pub async fn claimed(&self) -> Action {
         match self.job.claim(&self.pool, "run", &worker()).await.unwrap() {
             ActionClaim::Claimed(action) => action,
@@ -295,7 +295,7 @@ impl Jobs {
         }
     }
 
-    /// A year later somebody sweeps: whoever had a lease has lost it.
+    /// Sweeps in a session whose clock is a year ahead, so that the holder of the lease has lost it.
     pub async fn swept_later(&self) {
         let later = a_year_later().await;
         let sweep = "SELECT done FROM once.sweep(1000, 'action_release', $1)";
@@ -309,7 +309,7 @@ pub fn worker() -> ActionOptions {
     ActionOptions::new().requester("worker").fresh_holder()
 }
 
-/// A pool whose sessions have a name of their own, by which they are watched.
+/// A pool whose sessions have an `application_name` of their own, by which a test watches them.
 pub fn named_pool() -> (String, Pool) {
     let name = uuid::Uuid::new_v4().to_string();
     let mut named = directly("its sessions are watched from outside");
@@ -317,7 +317,7 @@ pub fn named_pool() -> (String, Pool) {
     (name, pool_to(named))
 }
 
-/// Until the worker of this name has asked again after a long wait; its next wait will be no shorter than that.
+/// Waits until two polls of the worker with this name are two seconds or more apart, and returns that time.
 pub async fn until_idle(name: &str) -> Duration {
     let asked = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint FROM pg_stat_activity \
                  WHERE application_name = $1";
@@ -336,7 +336,7 @@ pub async fn until_idle(name: &str) -> Duration {
     }
 }
 
-/// Looks again and again, for a minute and a half.
+/// Waits for the condition, at most 90 seconds.
 pub async fn until(mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
@@ -348,7 +348,7 @@ pub async fn until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Sets its flag when what holds it is dropped.
+/// Sets its flag when it is dropped.
 pub struct OnDrop(pub Arc<AtomicBool>);
 
 impl Drop for OnDrop {
@@ -357,12 +357,12 @@ impl Drop for OnDrop {
     }
 }
 
-/// A handler that stalls until it is dropped, and says so.
+/// A handler that stalls until it is dropped, and then sets a flag.
 #[derive(Clone, Default)]
 pub struct Stalling {
     pub begun: Arc<Notify>,
     pub dropped: Arc<AtomicBool>,
-    /// How much was lost under it.
+    /// The number of events or keys whose lease was lost.
     pub lost: Arc<AtomicU64>,
 }
 
@@ -408,15 +408,15 @@ pub async fn a_year_later() -> tokio_postgres::Client {
     later
 }
 
-/// One more year passes for that session.
+/// Sets the session's clock one more year ahead.
 pub async fn a_year_more(session: &tokio_postgres::Client) {
     let a_year = "SELECT set_config('once.fake_now', (coalesce(nullif(current_setting('once.fake_now', true), \
         '')::timestamptz, clock_timestamp()) + '1 year')::text, false)";
     session.query_one(a_year, &[]).await.unwrap();
 }
 
-/// Somebody else, for whom every lease has run out: they take the batch that was out. The first take
-/// counts the attempt, and the event is due when the backoff is over.
+/// Takes the leased events in a session whose clock is years ahead. The first take puts the expired batch back; the
+/// events are due when their backoff is over.
 pub async fn take_over_batch(subscriber: &Subscriber) -> (tokio_postgres::Client, Batch) {
     let later = a_year_later().await;
     for _ in 0..3 {

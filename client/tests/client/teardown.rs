@@ -1,4 +1,4 @@
-//! The teardown of one row: in one go, from the top after anything, and never past a failed cleanup.
+//! The teardown of one row: after any failure it starts from the top, and a failed cleanup stops it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use pg_once::{BoxError, CancelFinish, Cancelled, CleanupItem, Error, Kind, Machi
 use crate::proxy::Proxy;
 use crate::support::{Jobs, QUICK};
 
-/// A job with two successes, whose cancellation was asked for.
+/// Makes a job with two succeeded items and a requested cancellation.
 async fn cancelling() -> Jobs {
     let jobs = Jobs::guarded().await;
     jobs.execute("UPDATE batch_item SET state = 'succeeded' WHERE artifact <> 'item-3'")
@@ -28,7 +28,7 @@ async fn tear_down(jobs: &Jobs) -> Result<Cancelled, Error> {
     jobs.job.cancel().teardown(&jobs.pool).run(fine).await
 }
 
-/// Cancelled, with everything given back once.
+/// Asserts that the job is cancelled, and every point was refunded once.
 async fn assert_torn_down(jobs: &Jobs) {
     assert_eq!(
         (jobs.status().await.as_str(), jobs.points().await),
@@ -116,7 +116,7 @@ const LATE_ITEM: &str = "INSERT INTO batch_item (job_id, input, points, artifact
 
 #[tokio::test]
 async fn an_item_that_comes_late_sends_the_teardown_back_to_the_top() {
-    // Marked by another, it is on the next page already; the confirmation still says no.
+    // An item that another call has marked is on the next page already; the confirmation still fails.
     for (marked_by_another, pages) in [(false, 2), (true, 3)] {
         let jobs = cancelling().await;
         let listed = RefCell::new(0);
@@ -161,7 +161,7 @@ async fn a_teardown_that_is_dropped_goes_on_from_the_top() {
     let jobs = cancelling().await;
     let hangs = |_| std::future::pending::<Result<(), BoxError>>();
     let teardown = jobs.job.cancel().teardown(&jobs.pool).run(hangs);
-    // Long enough that it has come to the callback, or not; it must not matter.
+    // The teardown may or may not have reached the callback; the result must be the same.
     tokio::time::timeout(Duration::from_millis(200), teardown)
         .await
         .unwrap_err();

@@ -1,4 +1,4 @@
-//! The teardown worker: everything that is left behind, and no row that stops it.
+//! The teardown worker tears down every pending row, and no row stops it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::support::{Jobs, QUICK, named_pool, pool, until_idle};
 
-/// Several jobs whose cancellation was asked for, and which nobody works on.
+/// Makes several jobs with a requested cancellation and no holder.
 async fn left_behind(customers: &[&str]) -> Jobs {
     let jobs = Jobs::guarded().await;
     let mut ids = vec![jobs.id];
@@ -113,7 +113,7 @@ async fn a_teardown_that_has_begun_is_brought_to_its_end_before_the_worker_stops
     let shutdown = async { stopped.await.unwrap_or(()) };
     let worker = jobs.machine.teardown_worker(&jobs.pool);
     let clean = |_, _| {
-        drop(stop.take()); // the signal comes in the middle of it
+        drop(stop.take()); // the signal comes during the teardown
         async { Ok::<(), io::Error>(()) }
     };
     let torn_down = worker.run(shutdown, clean).await.unwrap();

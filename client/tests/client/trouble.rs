@@ -1,4 +1,4 @@
-//! A server in trouble that passes: overloaded, or gone without a word.
+//! A server that is overloaded, read-only or silent for a while.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,18 +18,18 @@ use crate::support::{
     Jobs, Pool, QUICK, config, connect_to, directly, fresh_key, pool, pool_to, sqlx_options,
 };
 
-/// The database gives a call up: its `statement_timeout` is over.
+/// The server cancels a call at its `statement_timeout`.
 const GIVES_UP: [&str; 2] = [
     "SET LOCAL statement_timeout = '10ms'",
     "SELECT pg_sleep(60)",
 ];
-/// It is a standby for a while.
+/// The server is read-only, as a standby is.
 const TAKES_NO_WRITES: [&str; 2] = ["SET TRANSACTION READ ONLY", "CREATE TABLE nowhere ()"];
 
-/// A pooler does not know the database: it is being moved.
+/// A pooler does not know the database, as while it is being moved.
 const NO_DATABASE: [&str; 2] = ["SELECT", "DO $$ BEGIN RAISE invalid_catalog_name; END $$"];
 
-/// A way to the database on which some of the calls that contain a text get into trouble.
+/// An executor on which some of the calls that contain `text` fail.
 struct Troubled {
     pool: Pool,
     text: &'static str,
@@ -49,7 +49,7 @@ impl Troubled {
         }
     }
 
-    /// More calls were made than those up to the last that was to get into trouble.
+    /// Asserts that calls were made after the last one that had to fail.
     fn assert_met(&self) {
         assert!(self.calls.load(Ordering::SeqCst) > self.which.end);
     }

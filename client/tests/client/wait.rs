@@ -13,7 +13,7 @@ use crate::support::{Pool, QUICK, claimed, fresh_key, pool, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A database that is away from the second call on.
+/// An executor that answers the first call only.
 struct AwaySoon {
     pool: Pool,
     calls: AtomicU32,
@@ -30,7 +30,7 @@ impl Executor for AwaySoon {
 
 impl Autocommit for AwaySoon {}
 
-/// Work that ends when it is told to.
+/// Work that counts its runs; each run ends when it gets a permit.
 struct Work {
     runs: AtomicU32,
     may_end: Semaphore,
@@ -70,7 +70,7 @@ async fn duplicates_that_wait_get_the_bytes_of_the_first_one_and_the_work_runs_o
     let work = Work::new();
     let mut requests = twelve_times(&fresh_key(), LONG, &work);
     until(|| work.runs.load(Ordering::SeqCst) > 0).await;
-    tokio::time::sleep(Duration::from_millis(200)).await; // they poll meanwhile
+    tokio::time::sleep(Duration::from_millis(200)).await; // the duplicates poll meanwhile
     assert!(requests.try_join_next().is_none(), "nobody is answered yet");
     work.may_end.add_permits(12);
 

@@ -1,11 +1,11 @@
-//! Whose key is it: the authenticated user's, and nobody else's.
+//! A key belongs to the authenticated user, and to nobody else.
 
 use pg_once::http::{Answer, User, key_of_header};
 use pg_once::{Json, Response, Scope};
 
 use crate::support::pool;
 
-/// What a service does with a request, as `client/examples/order_service` does.
+/// Handles a request as `client/examples/order_service` does.
 async fn post(user: Option<&str>, key: &str, body: &str) -> Answer {
     let user = match User::authenticated(user) {
         Ok(user) => user,

@@ -1,5 +1,5 @@
-// Included, hidden, by examples in the documentation that need a database: opens the one that
-// PG_ONCE_URL names and hands over a pool and a key that nobody used before.
+// Included, hidden, by examples in the documentation that need a database: connects to the database of PG_ONCE_URL, and
+// passes a pool and a fresh key to the example.
 fn with_database<F>(example: F)
 where
     F: AsyncFnOnce(deadpool_postgres::Pool, String) -> Result<(), Box<dyn std::error::Error>>,

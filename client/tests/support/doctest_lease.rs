@@ -1,5 +1,5 @@
-// Included, hidden, by examples in the documentation that need a claimed key: hands over a pool, a key
-// that nobody used before, and its lease.
+// Included, hidden, by examples in the documentation that need a claimed key: passes a pool, a fresh key and its lease
+// to the example.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
 
 fn with_lease<F>(example: F)

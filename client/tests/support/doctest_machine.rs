@@ -1,5 +1,5 @@
-// Included, hidden, by examples in the documentation that need a machine: hands over a pool that
-// finds its tables, the machine, and the id of a job in it.
+// Included, hidden, by examples in the documentation that need a machine: passes a pool whose sessions find the
+// machine's tables, the machine, and a job's id to the example.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/machine.rs"));
 
 fn with_machine<F>(example: F)

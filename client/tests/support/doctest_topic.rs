@@ -1,5 +1,5 @@
-// Included, hidden, by examples in the documentation that need a topic: hands over a pool and a
-// topic of its own with the subscriber `default`.
+// Included, hidden, by examples in the documentation that need a topic: passes a pool and a fresh topic with the
+// subscriber `default` to the example.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
 
 fn with_topic<F>(example: F)

@@ -1,6 +1,6 @@
-// Included by the tests and, through doctest_machine.rs, by examples in the documentation: the tables
-// and the machine of sql/examples/batch_job, in a schema of their own, with a job of three items at 10
-// points each and a wallet of 100.
+// Included by the tests and, through doctest_machine.rs, by examples in the documentation: makes the tables and the
+// machine of sql/examples/batch_job in a schema of its own, with a job of three items at 10 points each and a wallet of
+// 100.
 async fn make_machine(
     mut config: tokio_postgres::Config,
 ) -> Result<(deadpool_postgres::Pool, pg_once::Machine, i64), Box<dyn std::error::Error>> {
@@ -19,7 +19,7 @@ async fn make_machine(
         SELECT id FROM job";
 
     let name = format!("jobs_{}", uuid::Uuid::new_v4().simple());
-    // A role whose sessions find the tables: behind a pooler a setting of the connection would not come through.
+    // A role whose sessions find the tables: a pooler would not pass on a setting of the connection.
     let role = format!(
         "CREATE SCHEMA {name}; CREATE ROLE {name} LOGIN SUPERUSER; ALTER ROLE {name} SET search_path = {name}"
     );

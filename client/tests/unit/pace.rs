@@ -10,7 +10,7 @@ const QUICK: Backoff = Backoff {
     call_timeout: Duration::from_millis(20),
 };
 
-/// A loop with all settings.
+/// A worker's loop with the settings that the tests change.
 struct Loop {
     pace: Pace,
 }
@@ -63,7 +63,7 @@ async fn many_wake_ups_while_the_worker_is_busy_are_one_and_it_is_not_lost() {
     for _ in 0..5 {
         waker.wake(); // nobody waits yet
     }
-    intake.idle().await; // the test would not end otherwise
+    intake.idle().await; // waits an hour if the wake-up was lost
     assert_eq!(intake.wait, FIRST_WAIT);
     intake.wait = hour;
     let again = tokio::time::timeout(Duration::from_millis(50), intake.idle());

@@ -1,6 +1,6 @@
 //! Unit tests of src/run/panics.rs.
 
-#![allow(clippy::panic)] // what is tested
+#![allow(clippy::panic)] // the tested code panics
 
 use super::*;
 

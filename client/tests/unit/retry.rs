@@ -76,7 +76,7 @@ async fn it_ends_with_the_first_success() {
     assert!(matches!(third.await, Ok(3)));
 }
 
-/// The tries of a foreign call that ends with these, one after another, and how the call as a whole ended.
+/// Makes a foreign call whose tries have these results; returns the number of tries and the last result.
 async fn foreign(ends: Vec<Result<u8, Failure>>) -> (usize, Result<u8, Failure>) {
     let (mut ends, tries) = (ends.into_iter(), Cell::new(0));
     let ended = QUICK.foreign(|| {
@@ -117,7 +117,7 @@ async fn a_foreign_call_waits_as_long_as_the_other_side_says() {
     assert!(began.elapsed() >= QUICK.cap);
 }
 
-/// It is a test of the compiler: a handler's future must be `Send`, and so must a call inside it.
+/// Tests that this compiles: a handler's future must be `Send`, and so must a call inside it.
 #[tokio::test]
 async fn a_foreign_call_can_be_made_in_a_task() {
     let (bank, mut tries) = (String::from("bank"), 0);

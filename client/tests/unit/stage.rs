@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Ends with `ended`, but only when it is told to.
+/// Ends with `ended` when it is told to finish.
 async fn told(mut seen: watch::Receiver<Stage>, ended: Result<(), Error>) -> Result<(), Error> {
     reached(&mut seen, Stage::Finish).await;
-    tokio::task::yield_now().await; // what it is at
+    tokio::task::yield_now().await; // finishes its present work
     ended
 }
 

@@ -1,7 +1,7 @@
 //! `action_claim` claims one row for one step's action.
 //!
 //! A call never waits for a row or a lease: if either is locked, the call claims nothing. While a live lease covers
-//! the row, the call only reads. `decide` depends on row, lease and clock, and is called again under the locks.
+//! the row, the call only reads. `decide` uses the row, the lease and the clock, and is called again under the locks.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};
@@ -83,7 +83,7 @@ struct DeclaredMove<'a> {
 }
 
 impl ActionClaim<'_> {
-    /// An unknown step is an error. A step that begins in another status is `refused` later.
+    /// Raises 22023 for an unknown step. A step that begins in another status is `refused` later.
     fn ensure_step(&self) -> Result<()> {
         let steps = &self.machine.definition.steps;
         if steps.iter().any(|s| s.step_key == self.step_key) {
@@ -102,7 +102,7 @@ impl ActionClaim<'_> {
         ))
     }
 
-    /// One attempt; None where the machine or the lease changed during it.
+    /// Tries to claim once; None if the machine or the lease changed meanwhile.
     fn attempt(&self) -> Result<Option<Datum>> {
         let writable = table::is_writable();
         let lease = Lease::latest(&self.machine, &self.id)?;
@@ -183,7 +183,7 @@ impl ActionClaim<'_> {
         }
     }
 
-    /// The answer if the row is gone or locked: it reads the row and the lease without a lock.
+    /// Answers for a row that is gone or locked, after reading the row and the lease without locks.
     fn locked_or_gone(&self) -> Result<Datum> {
         let seen = RowSeen::find(&self.machine, &self.id, RowLock::No)?;
         let lease = Lease::latest(&self.machine, &self.id)?;
@@ -286,7 +286,7 @@ fn claimed(lease: &Lease, seen: &RowSeen, now: i64) -> Datum {
     ])
 }
 
-/// `lease_left_us` is None if the holder is not known yet, or if a sweep must revert the row first.
+/// `lease_left_us`: None unless the claim has read a live lease of the row.
 fn in_progress(seen: Option<&RowSeen>, lease_left_us: Option<i64>) -> Datum {
     let most = settings::retry_after_us();
     let retry = settings::retry_within(lease_left_us.unwrap_or(i64::MAX), most);

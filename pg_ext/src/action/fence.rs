@@ -112,7 +112,7 @@ impl FencedAction {
         )
     }
 
-    /// The lease is lost, and nobody knows any more whether this token finished the action before.
+    /// The error of a token that may have finished its action: the lease no longer remembers that.
     fn forgotten(&self, why: &'static str) -> Error {
         self.lost(why).hint(
             "Stop this attempt and roll back its writes. Its action_finish may have been committed long ago: look at the row \
@@ -120,7 +120,7 @@ impl FencedAction {
         )
     }
 
-    /// The row has left its claim state although the lease was not ended.
+    /// The error of a held lease whose row has left the claim state.
     pub fn dead(&self, status: Option<&[u8]>) -> Error {
         self.lost(match status {
             None => "The row is gone.".to_owned(),
@@ -133,10 +133,10 @@ impl FencedAction {
     }
 }
 
-/// The state of a token.
+/// How a valid token relates to its lease.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TokenUse {
     Held,
-    /// The same call ended the lease before.
+    /// The same call has ended the lease already.
     Repeated,
 }

@@ -127,7 +127,7 @@ impl Lease {
         )
     }
 
-    /// The part of a lease that no other session can change while this session has the machine's row locked.
+    /// The part of a lease that no other session can change while this session has the user's row locked.
     pub fn mark(&self) -> (i64, LeaseState) {
         (self.i64(LeaseCol::Token), self.state())
     }
@@ -143,7 +143,7 @@ impl Lease {
             .map(|d| unsafe { *d.cast_mut_ptr::<[u8; 16]>() })
     }
 
-    /// Sets the columns that a claim and an adoption set alike, with the next token.
+    /// Sets the columns that are the same for a claim and an adoption, among them the next token.
     pub fn begin(&mut self, machine: &Machine, id: &RowId, now: i64, lease_us: i64) {
         self.put_i64(
             LeaseCol::Token,
@@ -173,7 +173,7 @@ impl Lease {
         self.finished_tokens().any(|finished| finished == token)
     }
 
-    /// This token is below all remembered tokens: it may have finished an action that the lease has forgotten.
+    /// Whether the token may have finished an action and been dropped from the full list of finished tokens.
     pub fn may_have_forgotten(&self, token: i64) -> bool {
         self.finished_tokens().count() >= REMEMBERED_TOKENS
             && self.finished_tokens().all(|finished| token < finished)
@@ -195,7 +195,7 @@ impl Lease {
         status.unwrap_or_else(|| self.text(LeaseCol::RevertTo))
     }
 
-    /// Ends the lease.
+    /// Ends the lease. `mark`: the `call_mark` of an action_finish, to recognise its repetition; else 0.
     pub fn end(&mut self, state: LeaseState, now: i64, mark: i64, version: Option<Datum>) {
         if state == LeaseState::Finished {
             let mut tokens: Vec<_> = self.finished_tokens().collect();

@@ -4,7 +4,7 @@
 //! whose trigger refuses is found in log n steps. That row is deferred (`defer`).
 //!
 //! Invariant: a lease is changed only if it is still the lease that was due. A trigger, or another session between two
-//! looks, may have claimed the row again.
+//! reads, may have claimed the row again.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{from_utf8, shown, varlena};
@@ -49,7 +49,7 @@ const REVERT: &str = "
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {from}
     RETURNING {id}::pg_catalog.text, {version}, {status}::pg_catalog.text";
 
-/// A lease that was due when the sweep looked.
+/// A lease that was due when the sweep read it.
 #[derive(Clone)]
 pub struct DueLease {
     pub key: [u8; 16],
@@ -74,7 +74,7 @@ pub struct Reverted {
     pub is_cut_short: bool,
 }
 
-/// Reverts due leases of one machine. If some fail, it splits them into parts.
+/// Reverts due leases of one machine. If the batch fails, tries each half separately.
 pub fn revert_due(name: &[u8], due: &[DueLease]) -> Result<Reverted> {
     let mut all = Reverted::default();
     match subxact::attempt_briefly(|| RevertBatch::begin(name))? {

@@ -1,7 +1,7 @@
 //! The sweep task `action_release`: puts rows with an overdue lease back to revert_to.
 //!
-//! For each machine it reads the overdue leases by their index, in batches (`revert.rs`). Locked rows, and rows whose
-//! trigger refuses, do not stop the other machines.
+//! For each machine the task reads the overdue leases by their index, in batches (`revert.rs`). Locked rows, and rows
+//! whose trigger refuses, do not stop the other machines.
 //!
 //! Invariant: `more` is true only if this call changed something, so a loop on `more` ends.
 
@@ -66,7 +66,7 @@ pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swe
     Ok(all)
 }
 
-/// Runs the caller's deferred triggers now, because they must not run as a table's owner. Their error is the caller's.
+/// Runs the caller's deferred triggers now, because they must not run as a table's owner. Their errors fail the sweep.
 pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
 }
@@ -92,7 +92,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::now();
     let keys = &mut [ScanKey::text(1, row::text(name)), ScanKey::until(2, now)];
-    // A single scan, so that a row which this sweep has deferred is not met again.
+    // A single scan, so that it does not return a row that this sweep has deferred.
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
         let chunk = next_leases(&mut scan, now, looks, (max - turn.settled) as usize + 1);

@@ -101,7 +101,7 @@ pub fn orphans(
     })?;
     let base = machine.shape.id.base_type;
     plan.hold()?;
-    // Reads rows, leases and teardowns under one snapshot, so a lease that ends in between makes no orphan.
+    // Reads rows, leases and teardowns under one snapshot, so a row whose lease ends meanwhile is no orphan.
     let snapshot = Snapshot::now();
     let leases = Table::to_read(TABLE)?;
     plan.stream(&[], &snapshot, CHUNK, |rows| {

@@ -1,7 +1,7 @@
 //! `cancel_audit`: compares the marked items with the recorded refunds.
 //!
-//! Both sides are read under one snapshot, so both show the same refunds. Both are sorted by id as bytes, so neither is
-//! held in memory. Deleted rows are not audited.
+//! Both sides are read under one snapshot, so both show the same refunds. Both are sorted by id as bytes and merged, so
+//! neither is held in memory. Deleted rows are not audited.
 
 use super::items::Items;
 use super::numeric;
@@ -93,9 +93,9 @@ struct Audit<'a> {
     rows: Rows,
     snapshot: &'a Snapshot,
     scan: Option<Scan<'a>>,
-    /// A row and the sum of its refunds.
+    /// The next row that has refunds, and their sum.
     next: Option<(Vec<u8>, Datum)>,
-    /// The first refund of the next row.
+    /// The first refund of the row after `next`.
     ahead: Option<(Vec<u8>, Datum)>,
 }
 
@@ -133,7 +133,7 @@ impl Audit<'_> {
         None
     }
 
-    /// Compares the marked sum of the next subject.
+    /// Compares a subject's marked sum with its refunds, and reports earlier rows that have only refunds.
     fn compare(&mut self, subject: &[u8], marked: Datum) -> Result<()> {
         while let Some((id, refunded)) = self.next.take() {
             match id.as_slice().cmp(subject) {

@@ -1,4 +1,4 @@
-//! `cancel_items` and `cancel_confirm`: a worker deletes the artifacts and confirms it, before the row is cancelled.
+//! `cancel_items` and `cancel_confirm`: a worker deletes the artifacts, confirms this, and then the row is cancelled.
 
 use super::items::Items;
 use super::record::TeardownCol;
@@ -14,7 +14,7 @@ use pgrx::pg_sys::{self, Datum};
 
 const MOST_CLEANED: i32 = 100_000;
 
-/// $1 the row's id, $2 the most rows, $3 the item to begin after.
+/// $1 the row's id, $2 the most items, $3 lists the items after this one.
 const LIST: &str = "
     SELECT i.{item_id}::pg_catalog.text, pg_catalog.row_to_json(i.*) FROM {items} AS i
      WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_marked} {after}

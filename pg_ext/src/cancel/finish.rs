@@ -1,8 +1,8 @@
 //! `cancel_finish`: the terminal move, once all money is paid back and all artifacts are deleted.
 //!
-//! It locks the row FOR UPDATE. With the guard on, every writer of an item holds the row FOR KEY SHARE, so
-//! cancel_finish waits for them. (With a foreign key alone, only an INSERT or a change of the subject does.) Then it
-//! reads the items as committed, at every isolation level, and waits for nothing more.
+//! It locks the row FOR UPDATE. With the guard on, every writer of an item locks the row FOR KEY SHARE, so
+//! cancel_finish waits for all writers. (With a foreign key alone, only an INSERT or a change of the subject locks the
+//! row.) Then cancel_finish reads the committed items, at every isolation level.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -69,13 +69,13 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl TornRow {
-    /// ON005 for an undecided item or an unconfirmed last pass (before the first: a marked item), with the next step.
+    /// Raises ON005 if an item is undecided, the last pass is unconfirmed, or before the first pass an item is marked.
     fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
         let items = Items::of_machine(&self.machine)?;
         if let Some(item) = items.some_of_all(&self.id, WhichItems::Undecided)? {
             return Err(self.incomplete(
                 format!("Item \"{}\" is undecided, perhaps others too.", shown(varlena(item))),
-                "Call once.cancel_refund, delete what once.cancel_items lists, once.cancel_confirm, then finish.",
+                "Call once.cancel_refund, delete what once.cancel_items lists, call once.cancel_confirm, then finish.",
             ));
         }
         let pass = teardown.i64(TeardownCol::Pass);
@@ -89,7 +89,7 @@ impl TornRow {
                 format!(
                     "Pass {pass} of cancel_refund is not confirmed: its artifacts may still be there."
                 ),
-                "If that is pass 0, call once.cancel_refund first. Delete what once.cancel_items lists, then once.cancel_confirm with the last pass.",
+                "If that is pass 0, call once.cancel_refund first. Delete what once.cancel_items lists, then call once.cancel_confirm with the last pass.",
             )),
         }
     }

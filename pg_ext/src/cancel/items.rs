@@ -14,8 +14,8 @@ use crate::table::Snapshot;
 use crate::table::enums::is_enum;
 use pgrx::pg_sys::{self, Datum};
 
-/// The key of one item that satisfies `{which}`; $1 is the row's id. The outer LIMIT ends the execution. The CTE has no
-/// LIMIT, because with a LIMIT the server may plan a sequential scan.
+/// The key of one item that satisfies `{which}`; $1 is the row's id. The outer LIMIT ends the scan after one item. The
+/// CTE has no LIMIT, because with a LIMIT the server may plan a sequential scan.
 const SOME: &str = "
     WITH fits AS MATERIALIZED (
         SELECT i.{item_id}::pg_catalog.text AS \"once$key\" FROM {items} AS i
@@ -33,7 +33,7 @@ const WALLET: &str = "
     SELECT FROM {table} AS t, {wallet} AS w
      WHERE {id} OPERATOR(pg_catalog.=) $1 AND w.{wallet_id} OPERATOR(pg_catalog.=) t.{account}";
 
-/// Fills statements in which the items have the alias i.
+/// The items of a machine; `fill` makes statements in which the items have the alias i.
 pub struct Items<'a> {
     pub machine: &'a Machine,
     pub refund: &'a Refund,

@@ -1,5 +1,5 @@
-//! `cancel_pending`: the open teardowns that a worker can do, oldest first. The user's rows are read with the caller's
-//! rights. The sweep's work on teardowns is here, too: it closes orphaned teardowns.
+//! `cancel_pending`: the open teardowns that a worker can continue, oldest first. It reads the user's rows with the
+//! caller's rights. The sweep's work on teardowns is here, too: it closes orphaned teardowns.
 
 use super::record::{BY_OPEN, TABLE, Teardown, TeardownCol};
 use crate::action::lease::Lease;

@@ -1,7 +1,7 @@
 //! `cancel_refund`: marks every undecided item and credits the wallet, in one statement.
 //!
-//! The statement runs under the lock of the machine's row. So an item is either undecided and not paid back, or marked
-//! and paid back once. Lock order: row, items by key, wallet.
+//! The statement runs under the lock of the user's row. So an item is either undecided and not paid back, or marked and
+//! paid back once. Lock order: row, items by key, wallet.
 //!
 //! Invariant: the marked items are exactly the locked items, and the sum of their amounts is credited; otherwise
 //! nothing is written. Without a limit the UPDATE finds the items by the same condition again, which is cheaper than a
@@ -23,7 +23,7 @@ use pgrx::pg_sys::{self, Datum};
 
 /// $1 the row's id, $2 the most items. All items are locked in key order before the first is written, because the
 /// condition of the UPDATE needs their number. An item that was decided during the wait for its lock is left out; an
-/// item that was changed counts as it is now.
+/// item that was changed counts with its new amount.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
         SELECT i.{item_id} AS \"once$key\",

@@ -57,7 +57,7 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
 }
 
 impl TornRow {
-    /// The answer for a row that has ended or is being torn down.
+    /// The answer for a row in a terminal status, or whose teardown has begun; else None.
     fn without_a_write(&self, seen: &RowSeen) -> Result<Option<Datum>> {
         if self.is_done(seen) {
             return Ok(Some(answer(b"done", Some(seen))));

@@ -21,7 +21,7 @@ pub struct TornRow {
 
 /// Whether the teardown can go on.
 pub enum TeardownState {
-    /// Flagged, and no lease covers it.
+    /// The row is flagged, and no lease covers it.
     Open(RowSeen),
     /// Cancelled already.
     Done(RowSeen),
@@ -68,7 +68,7 @@ impl TornRow {
             Some(lease) => Err(self
                 .illegal(
                     "is leased to an action",
-                    "Its holder releases it. If the holder died, the sweep action_release does so, and cancel_pending lists the row.",
+                    "The holder releases the row. If the holder died, the sweep action_release reverts the row; then cancel_pending lists it.",
                 )
                 .detail(holder_of(&lease)?)),
         }

@@ -153,7 +153,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Without a claim state, a cancel begins the teardown even if a worker is busy with the row.
+    /// Reports a machine with cancel and no claim state: a cancel begins the teardown even while a worker has the row.
     fn running(&mut self, definition: &Definition) {
         if definition.cancel.is_none() || definition.claim_states().next().is_some() {
             return;
@@ -303,7 +303,7 @@ pub(super) fn as_owner<T>(
     subxact::attempt_briefly(|| machine.as_owner(work)?.ok_or_else(gone))
 }
 
-/// The module that is responsible for a machine, if its definition names one.
+/// " (module ...)" if the definition names a responsible module, else an empty text.
 fn module_of(definition: &Definition) -> String {
     let module = definition.module.as_ref();
     module.map_or(String::new(), |module| format!(" (module {module})"))

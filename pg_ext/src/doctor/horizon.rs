@@ -7,7 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Backends of other databases hold back no rows here. Autovacuum does not count.
+// Backends of other databases do not hold back vacuum in this one. Autovacuum workers are not reported.
 const SNAPSHOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),
@@ -42,7 +42,7 @@ const ELSEWHERE: &CStr = c"
              WHERE a.backend_xid IS NOT NULL AND a.backend_type <> 'autovacuum worker'
             UNION ALL
             SELECT p.database, pg_catalog.format('prepared as %s', p.gid), p.prepared,
-                   pg_catalog.format('There: COMMIT PREPARED %L, or ROLLBACK PREPARED %L.', p.gid, p.gid)
+                   pg_catalog.format('In that database: COMMIT PREPARED %L, or ROLLBACK PREPARED %L.', p.gid, p.gid)
               FROM pg_catalog.pg_prepared_xacts p) t (database, who, since, remedy)
      WHERE t.database <> pg_catalog.current_database() AND t.since < $1 - interval '10 minutes'
      ORDER BY t.since LIMIT 20";

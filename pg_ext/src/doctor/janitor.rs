@@ -37,7 +37,7 @@ const FAILING: &CStr = c"
      WHERE j.failed > 0 AND (j.good_end IS NULL OR j.good_end < j.last_end)
      ORDER BY j.task, j.machine LIMIT 100";
 
-// $1: the library was preloaded; $2: the databases that are named.
+// $1: the library was preloaded; $2: the names in once.janitor_databases.
 const REMEDY: &CStr = c"
     SELECT CASE WHEN $1 AND pg_catalog.current_database() = ANY ($2) THEN
            'once.janitor_databases names this database: search the server''s log for pg_once, and check that the launcher runs: SELECT * FROM pg_stat_activity WHERE backend_type = ''pg_once launcher''. If no worker was free, raise max_worker_processes by once.janitor_workers plus one.'
@@ -48,7 +48,7 @@ const REMEDY: &CStr = c"
 const RUN: &CStr =
     c"SELECT DISTINCT CASE j.machine WHEN '' THEN j.task ELSE '' END FROM once.janitor j";
 
-// $1: the library was preloaded; $2: the databases that are named.
+// $1: the library was preloaded; $2: the names in once.janitor_databases.
 const DATABASES: &CStr = c"
     WITH named AS MATERIALIZED (SELECT n.name FROM pg_catalog.unnest($2) n (name))
     SELECT 'warning',

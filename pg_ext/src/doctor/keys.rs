@@ -9,7 +9,7 @@ use crate::metrics::leases::KeyLeases;
 use crate::shard;
 use crate::table::{ScanStep, Snapshot, Table};
 
-/// A live client retries sooner than this.
+/// A client that is alive has retried within this time.
 const LONG_US: i64 = 600_000_000;
 
 pub fn ask(report: &Report) -> Result<()> {

@@ -1,5 +1,5 @@
 //! Backends that hold row locks for a long time, or a lock on an overdue lease. A sweep skips these rows; a worker's
-//! writes wait for them.
+//! writes wait for the locks.
 
 use super::Report;
 use crate::clock;

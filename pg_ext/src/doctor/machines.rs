@@ -40,7 +40,7 @@ pub fn ask(report: &Report) -> Result<()> {
             report.add(
                 Severity::Warning,
                 format!("machine \"{machine}\": {} rows could not be reverted and are deferred", actions.deferred),
-                format!("the sweep said of one of them: {}", actions.note.as_deref().unwrap_or_default()),
+                format!("the last error of one of them: {}", actions.note.as_deref().unwrap_or_default()),
                 "Remove the cause (a trigger, a constraint, a lock, a right that the table's owner lacks); the sweep tries again with backoff, or at once after once.action_expire(machine, id). A sweep works as the table's owner with search_path pg_catalog: give a trigger's function a SET search_path, and the owner the rights that it needs (once.grant_role(owner, 'use') to emit).",
             );
         }

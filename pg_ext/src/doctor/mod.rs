@@ -1,10 +1,10 @@
 //! `doctor`: the problems of a database, and the next step for each.
 //!
-//! `check` and `orphans` are machine_check and machine_assert, `verify` is once.verify. The other files ask the
-//! questions of doctor, each question in a subtransaction of its own. So a locked table gives a row and hides no other
-//! answer. Invariant: doctor waits for a lock no longer than once.sweep_lock_timeout. It writes nothing, so it works in
+//! `check` and `orphans` have machine_check and machine_assert, `verify` has once.verify. The other files ask the
+//! questions of doctor, each question in a subtransaction of its own. So a locked table adds one row and hides no other
+//! answer. Invariant: doctor waits for each lock at most once.sweep_lock_timeout. It writes nothing, so it works in
 //! a READ ONLY transaction and on a standby. A healthy database gives only rows with level `info`. doctor shows names,
-//! numbers, times and messages of failures, no payload and no query text. A test can move its clock.
+//! numbers, times and messages of failures, no payload and no query text.
 
 pub mod check;
 mod horizon;
@@ -79,7 +79,7 @@ impl Report {
 
 type Ask = fn(&Report) -> Result<()>;
 
-/// The questions, each with its name for the row that says that it failed.
+/// The questions, each with the name that the report gives it if it fails.
 const QUESTIONS: &[(&str, Ask)] = &[
     ("settings", settings::ask),
     ("tables and indexes", schema::ask),

@@ -12,7 +12,7 @@ const MOST_ORPHANS: i64 = 1_000;
 /// The most rows that a problem names.
 const NAMED: usize = 5;
 
-/// Reads the rows as the owner of the table.
+/// Finds orphaned rows, which it reads as the owner of the table.
 pub(super) fn search(machine: &Machine, found: &mut Findings) -> Result<()> {
     let table = &machine.shape.table;
     for kind in [Orphan::Claimed, Orphan::Flagged] {

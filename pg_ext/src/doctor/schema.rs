@@ -28,7 +28,7 @@ const MISSING: &CStr = c"
 const INVALID: &CStr = c"
     SELECT 'error', pg_catalog.format('index %s is invalid', x.indexrelid::pg_catalog.regclass),
            'a concurrent build or reindex of it did not end; it may not hold every row',
-           pg_catalog.format('REINDEX INDEX CONCURRENTLY %s, or DROP it if another has taken its place.',
+           pg_catalog.format('REINDEX INDEX CONCURRENTLY %s, or DROP it if another index has taken its place.',
                              x.indexrelid::pg_catalog.regclass)
       FROM pg_catalog.pg_index x
            JOIN pg_catalog.pg_class c ON c.oid = x.indrelid
@@ -41,7 +41,7 @@ const VERSION: &CStr = c"
            CASE WHEN v.sql > v.library
                 THEN pg_catalog.format('the library (%s) is older than the extension''s SQL (%s)', $1, e.extversion)
                 ELSE pg_catalog.format('the extension''s SQL (%s) is older than the library (%s)', e.extversion, $1) END,
-           'what the newer one brings is not there in this database',
+           'functions that only the newer one has do not work in this database',
            CASE WHEN v.sql > v.library THEN 'Install the newer library, and restart the server where it is preloaded.'
                 ELSE 'ALTER EXTENSION pg_once UPDATE;' END
       FROM pg_catalog.pg_extension e
@@ -51,7 +51,7 @@ const VERSION: &CStr = c"
                v (sql, library)
      WHERE e.extname = 'pg_once' AND v.sql <> v.library";
 
-// Autovacuum looks once a minute. So if no vacuum of such a table ended within ten minutes, something may prevent it.
+// Autovacuum checks tables once a minute by default. If no vacuum ended within ten minutes, something may prevent it.
 const BLOAT: &CStr = c"
     SELECT 'warning', pg_catalog.format('table once.%s is full of dead rows', s.relname),
            pg_catalog.format('%s dead rows beside %s live ones; last vacuum: %s', s.n_dead_tup, s.n_live_tup,

@@ -14,7 +14,7 @@ const SET: &CStr = c"
                ('once.fake_now', 'error', 'a pretended clock is set',
                 'It is for tests only: RESET once.fake_now in this session, or ALTER DATABASE or ALTER ROLE ... RESET once.fake_now.'),
                ('synchronous_commit', 'warning', 'synchronous_commit is off',
-                'After a crash acknowledged claims can be gone and run again. Turn it on, or accept it: derived keys stay the same.'))
+                'A crash can lose committed claims, and their requests run again with the same derived keys. Turn synchronous_commit on, or accept this.'))
                o (name, level, problem, hint) ON o.name = s.name
      WHERE s.setting = 'off' OR s.name = 'once.fake_now' AND s.setting <> ''
      ORDER BY s.name";

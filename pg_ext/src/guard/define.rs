@@ -109,7 +109,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     if present.is_some_and(|p| p.guarded()) {
         install::move_guards(&name)?;
     }
-    // Guards keep the definition until a relcache message about their tables.
+    // A guard caches the definition until its table's relcache entry is invalidated.
     for table in [Some(valid.relation), valid.items].into_iter().flatten() {
         // SAFETY: the table is there, locked by its look-up.
         unsafe { pg_sys::CacheInvalidateRelcacheByRelid(table) };
@@ -117,7 +117,7 @@ pub fn machine_define(call: &Call) -> Result<Datum> {
     inspect::described(&StoredMachine::existing(&name)?)
 }
 
-/// The machine as it is committed, if there is one; 42501 unless the caller may change it.
+/// The stored machine, if there is one; 42501 unless the caller may change it.
 fn present_machine(name: &[u8]) -> Result<Option<StoredMachine>> {
     let present = StoredMachine::find(name)?;
     if let Some(present) = &present {
@@ -126,7 +126,7 @@ fn present_machine(name: &[u8]) -> Result<Option<StoredMachine>> {
     Ok(present)
 }
 
-/// Whether nothing would change. A service may define its machines at each boot.
+/// Whether nothing would change. Then machine_define waits for no claim: services may define machines at each boot.
 fn is_the_same(
     present: Option<&StoredMachine>,
     valid: &Valid,

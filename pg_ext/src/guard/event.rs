@@ -27,7 +27,7 @@ pub struct RowEvent {
     pub kind: WriteKind,
 }
 
-/// A row as a trigger sees it.
+/// The old or the new row of a trigger's call.
 #[derive(Clone, Copy)]
 pub struct RowVersion {
     raw: pg_sys::HeapTuple,
@@ -35,7 +35,7 @@ pub struct RowVersion {
 }
 
 impl RowEvent {
-    /// The event that called this function. It is an error if no row trigger called it.
+    /// The event of a row trigger's call; any other call is an error.
     pub fn fired_by(call: &Call) -> Result<RowEvent> {
         const AFTER_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_AFTER;
         const BEFORE_ROW: u32 = pg_sys::TRIGGER_EVENT_ROW | pg_sys::TRIGGER_EVENT_BEFORE;
@@ -61,7 +61,7 @@ impl RowEvent {
 
     /// The trigger's argument: the machine's name in the database's encoding.
     pub fn machine<'a>(&self) -> &'a [u8] {
-        // SAFETY: the trigger's argument lives as long as its relation is open, which outlives the call.
+        // SAFETY: the relation stays open during the call, and the trigger's argument lives as long.
         unsafe {
             let trigger = (*self.data).tg_trigger;
             match (*trigger).tgnargs {
@@ -78,12 +78,12 @@ impl RowEvent {
     }
 
     pub fn trigger(&self) -> Oid {
-        // SAFETY: as above.
+        // SAFETY: the relation is open while its trigger runs.
         unsafe { (*(*self.data).tg_trigger).tgoid }
     }
 
-    /// Whether an AFTER trigger's DELETE in a partition is half of an UPDATE to another partition. The heap marks the
-    /// old row version of such a move. Other table access methods do not, so there every DELETE counts as a move.
+    /// Whether an AFTER trigger fires for the DELETE half of a move to another partition. The heap marks the old
+    /// version of a moved row. Other table access methods do not, so there a DELETE in a partition counts as a move.
     pub fn is_move(&self) -> bool {
         // SAFETY: the call's own structure, whose relation is open while its trigger runs; an event has a row.
         unsafe {
@@ -114,7 +114,7 @@ impl RowEvent {
         }
     }
 
-    /// The trigger's result that lets the row pass. The server ignores it after the write.
+    /// The trigger's result that lets the row pass; the server ignores the result of an AFTER trigger.
     pub fn pass(&self) -> Datum {
         self.written()
             .or(self.old())
@@ -131,7 +131,7 @@ impl RowEvent {
         }
     }
 
-    /// A column of the written table (a partition may have other column numbers).
+    /// Finds a machine's column in the written table; a partition may have other column numbers.
     pub fn column(&self, column: &UserColumn) -> Result<GuardedColumn> {
         let here = column_of(self.relation(), &column.plain);
         let here = here.ok_or_else(|| {
@@ -161,7 +161,7 @@ fn trigger_of(fcinfo: pg_sys::FunctionCallInfo) -> Option<*mut pg_sys::TriggerDa
     }
 }
 
-/// How to read and compare one column.
+/// A column of a guarded table: its number and its type.
 #[derive(Clone, Copy)]
 pub struct GuardedColumn {
     pub number: i16,
@@ -187,7 +187,7 @@ impl GuardedColumn {
 
     /// The column's value in a row.
     pub fn value_in(&self, row: &RowVersion) -> Option<Datum> {
-        // SAFETY: the slot holds a row of its table, and the number is a column of that; columns count from 1.
+        // SAFETY: the slot holds a row of its table, and the number is that of a column; column numbers begin at 1.
         unsafe {
             if (*row.slot).tts_nvalid < self.number {
                 pg_sys::slot_getsomeattrs_int(row.slot, self.number.into());
@@ -197,7 +197,7 @@ impl GuardedColumn {
         }
     }
 
-    /// Two rows have the same value here, byte by byte.
+    /// Whether two rows have the same value in this column, byte by byte.
     pub fn is_same(&self, a: &RowVersion, b: &RowVersion) -> bool {
         match (self.value_in(a), self.value_in(b)) {
             (None, None) => true,
@@ -230,7 +230,7 @@ impl GuardedColumn {
         let plain = std::ffi::CString::new(crate::call::from_utf8(literal).into_owned())
             .map_err(|_| Error::new(Kind::InvalidDefinition, "a literal has a NUL byte"))?;
         let (mut input, mut parameter) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
-        // SAFETY: the type's own input function; machine_define has checked that it accepts the literal.
+        // SAFETY: the type's own input function; machine_define has checked that the type accepts the literal.
         let value = unsafe {
             pg_sys::getTypeInputInfo(self.type_oid, &mut input, &mut parameter);
             let literal = plain.as_ptr().cast_mut();
@@ -245,7 +245,7 @@ impl GuardedColumn {
 }
 
 impl RowVersion {
-    /// Whether a `when` of the machine is true of this row of the table. The writer's search_path is not used.
+    /// Whether a `when` of the machine is true for this row of the table. The writer's search_path is not used.
     pub fn satisfies(&self, machine: &Machine, table: Oid, when: &str) -> Result<bool> {
         let _path = SwitchedUser::caller_by_pinned_path();
         // SAFETY: looks into the system cache.
@@ -254,7 +254,7 @@ impl RowVersion {
         let plan = machine.plan(&key, &[row_type], [NO; 3], || {
             sql::fill(WHEN, &[("when", when)])
         })?;
-        // SAFETY: the tuple and its slot's own descriptor; copied.
+        // SAFETY: the tuple and the descriptor of its slot; the tuple is copied.
         let row =
             unsafe { pg_sys::heap_copy_tuple_as_datum(self.raw, (*self.slot).tts_tupleDescriptor) };
         let rows = plan.query(&[Some(row)])?;

@@ -1,11 +1,11 @@
 //! `machine_guard`: puts the triggers on a machine's tables and takes them off.
 //!
-//! The extension's owner creates them: no other role may call the trigger functions. The caller must own the tables.
+//! The extension's owner creates the triggers: no other role may call their functions. The caller must own the tables.
 //!
 //! A machine's row is judged after it was written, because a BEFORE UPDATE trigger makes the server lock each row and
 //! log the lock. A row that may move to another partition is judged before it is written, because afterwards the move
 //! is a DELETE and an INSERT. An item is judged before it is written, because the machine's row must be locked first.
-//! The guard is the last BEFORE ROW trigger or the first AFTER ROW trigger.
+//! By its name the guard is the last BEFORE ROW trigger or the first AFTER ROW trigger.
 //!
 //! Before the DDL runs, the tables are locked in the order of their oids, each with its partitions. lock_timeout bounds
 //! each wait, and a deadlock raises the server's 40P01.
@@ -51,7 +51,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     let is_on = enabled.value() != 0;
     table::ensure_writable(c"machine")?;
     ensure_owned(&machine)?;
-    // A service may call machine_guard at each boot.
+    // A service may call machine_guard at each start: an intact guard is not replaced.
     if is_on && is_whole(&machine)? {
         return Ok(call.return_null());
     }
@@ -63,7 +63,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
         Vec::new()
     };
     replace_guards(machine.name(), &wanted)?;
-    // The owner may have changed during the wait.
+    // The tables' owner may have changed during the wait.
     ensure_owned(&machine)?;
     let name = row::text(&from_utf8(machine.name()));
     spi::query(&MARKED, &[Some(name), Some(enabled)])?;
@@ -92,8 +92,8 @@ fn are_those_wanted(machine: &str, present: &[PresentGuard], wanted: &[WantedGua
     wanted.len() == present.len() && wanted.iter().all(|w| present.iter().any(|p| serves(p, w)))
 }
 
-/// Whether the guard is marked as on, is as machine_guard makes it, and fires on each guarded table and partition.
-/// A table that inherits from a guarded table cannot have a guard, so it does not count.
+/// Whether the guard is marked as on, is as machine_guard makes it, and fires on each guarded table and partition. A
+/// table that only inherits from a guarded table gets no guard and is ignored.
 fn is_whole(machine: &Machine) -> Result<bool> {
     let name = machine.name();
     let is_marked = StoredMachine::find(&from_utf8(name))?.is_some_and(|s| s.guarded());
@@ -160,7 +160,7 @@ fn ensure_owned(machine: &Machine) -> Result<()> {
     tables.try_for_each(|table| validate::ensure_owned(table.oid, &table.name))
 }
 
-/// The tables that carry guards.
+/// The tables that get a guard: the machine's table, and the items table of a refund.
 pub fn guarded_tables(machine: &Machine) -> Vec<&Relation> {
     let items = machine.shape.refund.as_ref().map(|r| &r.items);
     std::iter::once(&machine.shape.table).chain(items).collect()
@@ -211,7 +211,7 @@ fn may_move_rows(table: pg_sys::Oid) -> bool {
     }
 }
 
-/// A guard that is there.
+/// A guard found in pg_trigger.
 struct PresentGuard {
     table: pg_sys::Oid,
     name: String,
@@ -232,7 +232,7 @@ impl PresentGuard {
     }
 }
 
-/// The guards of a machine that are there.
+/// Reads the machine's guards from pg_trigger.
 fn present_guards(machine: &str) -> Result<Vec<PresentGuard>> {
     let rows = spi::query_latest(&PRESENT_GUARDS, &[Some(trigger_argument(machine))])?;
     let guard = |row: &spi::Row| {
@@ -250,7 +250,7 @@ fn present_guards(machine: &str) -> Result<Vec<PresentGuard>> {
     Ok(rows.iter().filter_map(guard).collect())
 }
 
-/// The argument of a machine's triggers, as bytea: a trigger's arguments are stored with a NUL byte behind each.
+/// The argument of a machine's triggers, as the bytea that pg_trigger.tgargs stores: a NUL byte ends each argument.
 pub(super) fn trigger_argument(machine: &str) -> Datum {
     // bytea has the same layout as text.
     row::text(&[&from_utf8(machine), b"\0".as_slice()].concat())
@@ -264,10 +264,10 @@ pub(super) enum GuardTime {
 }
 
 impl GuardTime {
-    /// When a machine's own rows are judged.
+    /// The time of the guard on a machine's own table.
     fn of(machine: &Machine) -> GuardTime {
         let table = &machine.shape.table;
-        // The look-up locks the table, so nobody attaches it as a partition now.
+        // `owner` locks the table, so nobody attaches it as a partition now.
         match table.owner().is_none() || may_move_rows(table.oid) {
             true => GuardTime::Before,
             false => GuardTime::After,
@@ -281,8 +281,8 @@ impl GuardTime {
         }
     }
 
-    /// Triggers of one kind fire in the order of their names. "~" is the last printable character of ASCII, and "!" is
-    /// the first character after the blank.
+    /// The first character of the guard's name, since triggers fire in the order of their names: "~" is the last
+    /// printable character of ASCII, "!" the first after the blank.
     fn place(self) -> char {
         match self {
             GuardTime::Before => '~',

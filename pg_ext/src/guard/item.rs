@@ -1,8 +1,8 @@
 //! Judges one write to a machine's items.
 //!
 //! Each write, except cancel_refund's, locks the machine's row FOR KEY SHARE, as a foreign key does. The lock is taken
-//! as the table's owner, so the writer needs no right on that table. cancel_finish takes the row FOR UPDATE: it sees
-//! every item that was written before, and a later write sees the cancelled state.
+//! as the owner of the machine's table, so the item's writer needs no right on that table. cancel_finish locks the row
+//! FOR UPDATE, so it sees every item that was written before, and a later write sees the cancelled state.
 
 use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};
 use super::memory::TableMemory;
@@ -68,7 +68,7 @@ impl GuardedItems {
         })
     }
 
-    /// Whether cancel_refund is marking this item and changes neither its amount nor its row.
+    /// Whether cancel_refund makes this write: it marks an undecided item and keeps its amount and subject.
     fn is_refund(&self, old: Option<&RowVersion>, new: Option<&RowVersion>) -> bool {
         let (Some(old), Some(new)) = (old, new) else {
             return false;
@@ -99,7 +99,7 @@ impl GuardedItems {
             (None, Some(new)) if self.is_marked(new) => {
                 return Err(self.refuse(
                     new,
-                    "gets the refund marker from once.cancel_refund alone, without another change of its amount or row",
+                    "gets the refund marker only from once.cancel_refund, in a write that keeps its amount and row",
                     "cancel_request and cancel_refund pay the wallet and mark the items; no trigger may change an amount then. To load data, turn the guard off.",
                 ));
             }
@@ -124,7 +124,7 @@ impl GuardedItems {
                     "cannot be undecided: row \"{}\" is cancelled",
                     shown(subject)
                 );
-                return Err(self.refuse(new, &problem, "Write no new items for a cancelled row. Roll this transaction back and delete what it made."));
+                return Err(self.refuse(new, &problem, "Write no new items for a cancelled row. Roll this transaction back and delete the artifacts of these items."));
             }
             if let (WriteKind::Delete, Some(old), false) = (kind, marked, cancelled) {
                 return Err(self.refuse(

@@ -1,5 +1,5 @@
-//! The columns that a guard keeps from one row to the next. The kept columns serve one trigger on one table or
-//! partition, until a relcache message about a table of the machine or about that partition.
+//! Caches the columns of one trigger's table or partition from one row to the next, until a relcache message comes
+//! about a table of the machine or about that partition.
 
 use super::event::RowEvent;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The columns of the last table; kept in a `thread_local`.
+/// The cached columns of the last written table; for a `thread_local`.
 pub struct TableMemory<T>(RefCell<Option<RememberedTable<T>>>);
 
 struct RememberedTable<T> {
@@ -31,7 +31,7 @@ impl<T> TableMemory<T> {
         TableMemory(RefCell::new(None))
     }
 
-    /// The columns of this event's table; looks them up if they are not kept.
+    /// The columns of this event's table; looks them up if they are not cached.
     pub fn recall(&self, event: &RowEvent, look_up: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
         if let Some(last) = self.0.borrow().as_ref().filter(|r| r.is_of(event)) {
             return Ok(last.guarded.clone());

@@ -1,14 +1,14 @@
-//! guard: triggers on the user's tables that refuse writes against the machine's definition, whoever writes.
+//! guard: triggers on the user's tables that refuse, for every role, writes against the machine's definition.
 //!
-//! `docs/reference/guard.md` lists what `row` refuses on the machine's table and `item` on the items table. Besides:
+//! `docs/reference/guard.md` lists what `row` refuses on the machine's table and `item` on the items table. Not listed:
 //! - `row` refuses a move out of a partition whose guard was put on before the table became a partition;
-//! - after a row was cancelled or deleted, a marked item may lose its row by ON DELETE SET NULL.
+//! - `item` accepts that a marked item's subject becomes NULL if the row is cancelled or deleted (ON DELETE SET NULL).
 //!
-//! Other INSERTs and DELETEs pass. `docs/how-to/batch-job.md` says what the guard cannot see.
+//! All other INSERTs and DELETEs pass. `docs/how-to/batch-job.md` lists the writes that the guard does not see.
 //!
-//! `install` creates and drops the triggers, `standing` says whether they are there. `event` reads the write that fired
-//! a trigger, `row` and `item` judge it, and `memory` keeps a table's columns from one row to the next. A write of
-//! pg_once passes by its permit (`machine/permit.rs`). `define` stores, changes and drops machines.
+//! `install` creates and drops the triggers, `standing` reports whether they are present. `event` reads the write that
+//! fired a trigger, `row` and `item` judge it, and `memory` caches a table's columns from one row to the next. A write
+//! of pg_once passes by its permit (`machine/permit.rs`). `define` stores, changes and drops machines.
 
 pub mod define;
 pub mod install;

@@ -1,7 +1,7 @@
 //! Judges one write to a machine's own table.
 //!
-//! An UPDATE that changes neither status, flag nor id costs only their comparison, because `memory.rs` caches
-//! the columns' numbers and types.
+//! An UPDATE that changes neither status, flag nor id costs only the comparison of these columns, because `memory.rs`
+//! caches the columns' numbers and types.
 
 use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};
 use super::memory::TableMemory;
@@ -79,7 +79,7 @@ impl GuardedRows {
         })
     }
 
-    /// Whether the write is an UPDATE that changes no column of the machine.
+    /// Whether the write is an UPDATE that changes neither id, status nor flag.
     fn is_unrelated(&self, event: &RowEvent) -> bool {
         match (event.old(), event.written()) {
             (Some(old), Some(new)) => self.watched.iter().all(|f| f.is_same(&old, &new)),
@@ -238,7 +238,7 @@ impl GuardedRows {
         ))
     }
 
-    /// A row cannot be deleted during its teardown, because its items name the artifacts that are still to be deleted.
+    /// Refuses to delete a row during its teardown, because its items name the artifacts that are still to be deleted.
     fn delete(&self, old: &RowVersion) -> Result<()> {
         let flagged = self.flag.is_some_and(|flag| flag.is_true(old));
         let status = if flagged {
@@ -270,7 +270,7 @@ impl GuardedRows {
         shown(&text)
     }
 
-    /// The holder of the lease of this claim state, and the time that is left.
+    /// The DETAIL of a refusal: who holds the row's lease in this claim state, and how much time is left.
     fn holder(&self, id: &[u8], from: &str) -> Result<String> {
         let id = RowId::read(self.machine.shape.id.base_type, id, "id")?;
         let lease = Lease::latest(&self.machine, &id)?;

@@ -1,5 +1,5 @@
-//! Whether a machine's guard is on its tables and on the tables below them. machine_check reports it. machine_guard
-//! changes nothing if the guard is on, unchanged, and on each table that can have it.
+//! Finds the guard of a machine on a table, its partitions and the tables that inherit from it. machine_check reports
+//! the result. machine_guard changes nothing if the guard is intact.
 
 use super::install::{GuardTime, trigger_argument};
 use crate::call::from_utf8;

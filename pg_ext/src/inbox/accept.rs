@@ -70,7 +70,7 @@ fn not_accepted(message: &Entry) -> Error {
         .hint("Call inbox_accept first, in the same transaction.")
 }
 
-/// A verdict from a later transaction would reach some duplicates and not others.
+/// Refuses a verdict of a later transaction: earlier duplicates were answered without it.
 fn not_ours(message: &Entry) -> Error {
     let lost = format!("{} was accepted by another transaction", message.named());
     Error::new(Kind::LeaseLost, lost)

@@ -1,5 +1,5 @@
 //! `inbox_barrier`: a step's action and its compensation share one row. A compensation that comes first is skipped, and
-//! its action then refused.
+//! the action is then refused.
 
 use super::entry::{Col, Entry, Status, expiry, ttl};
 use super::meet::{Decision, Found, Own, find_or_write};
@@ -41,7 +41,7 @@ pub fn inbox_barrier(call: &Call) -> Result<Datum> {
     Ok(row::text(outcome))
 }
 
-/// The step's new status (None: it stays) and the outcome. A repeated call changes nothing.
+/// The step's new status (None: unchanged) and the outcome. A repeated call changes nothing.
 fn next(operation: Operation, status: Option<Status>) -> (Option<Status>, &'static [u8]) {
     match (operation, status) {
         (Operation::Action, None) => (Some(Status::Acted), b"run"),

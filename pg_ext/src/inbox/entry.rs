@@ -143,7 +143,7 @@ impl<'a> Entry<'a> {
         fresh
     }
 
-    /// 64 bits for the lock of an insert.
+    /// The number of the lock that serializes the entry's inserts.
     pub fn lock_hash(&self) -> u64 {
         first_64_bits(&self.id)
     }

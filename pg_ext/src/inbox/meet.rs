@@ -3,8 +3,8 @@
 //! If a visible row within its ttl decides the answer, nothing is written. Otherwise the call has to write. If an open
 //! transaction has inserted a row of the entry, the call waits for that transaction, as PostgreSQL does for a unique
 //! index. The wait is for the id of the subtransaction, so that a rollback to a savepoint ends it, too. A lock
-//! serializes the inserts of one entry. It is held from the last read to the insert, and its holder waits for nothing
-//! else. Above READ COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
+//! serializes the inserts of one entry. The lock is held from the last read to the insert, without any other wait.
+//! Above READ COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
 
 use super::entry::{Col, Entry, InboxRow, TABLE};
 use crate::clock;
@@ -14,7 +14,7 @@ use crate::trylock::TryLock;
 
 /// The row that a call found.
 pub enum Found<'r> {
-    /// There is no row, or its ttl is over. This is the row to write.
+    /// There is no row, or its ttl is over. The value is the row to write.
     Nothing(&'r mut InboxRow),
     Row(&'r mut InboxRow, Writer),
 }
@@ -27,14 +27,14 @@ pub enum Writer {
     Another,
 }
 
-/// What a decision does with the row.
+/// What to do with the row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Write,
     Nothing,
 }
 
-/// Calls `decide` with the entry's row, and writes the row if `decide` says so. Starts again after a lost race.
+/// Calls `decide` with the entry's row, and writes the row if `decide` answers Write. Starts again after a lost race.
 /// `within` says whether a row that this transaction wrote counts past its ttl.
 pub fn find_or_write<T>(
     entry: &Entry,
@@ -86,7 +86,7 @@ pub enum Own {
     Expires,
 }
 
-/// False: another transaction has inserted the row, or has just rolled back. The caller must read again.
+/// Inserts the row. False: another transaction has inserted it or has rolled back, so the caller must read again.
 fn insert(entry: &Entry, fresh: &InboxRow) -> Result<bool> {
     let table = Table::to_write(TABLE)?;
     let lock = TryLock::wait(entry.lock_hash());
@@ -97,7 +97,7 @@ fn insert(entry: &Entry, fresh: &InboxRow) -> Result<bool> {
         table::wait_for(xid);
         return Ok(false);
     }
-    // Every insert holds this lock, so a row that is found here is already committed.
+    // Uncommitted rows were handled above, and the lock excludes other inserts: a row found here is committed.
     if found || entry.find(&table, &Snapshot::latest())?.is_some() {
         return match table::above_read_committed() {
             true => Err(Error::retry_transaction(entry.named())),

@@ -11,7 +11,7 @@ use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum};
 use std::time::{Duration, Instant};
 
-/// Time between two NOTICEs of a long task.
+/// The least time between two NOTICEs of a long task.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// sweep_all ends after this many rounds in which no task filled a batch.
 const SMALL_ROUNDS: u32 = 3;
@@ -40,7 +40,7 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
 }
 
 /// Runs each task until nothing more is waiting for it. Answers the largest number of rows that one task processed.
-/// There are several rounds, because a task can make rows of another task due, and another session can release rows.
+/// sweep_all runs several rounds, because a task can make rows of another due, and sessions can release row locks.
 fn round(max: i32) -> Result<i64> {
     let mut most = 0;
     for task in Task::ALL {

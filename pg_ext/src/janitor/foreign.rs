@@ -1,6 +1,6 @@
-//! Refuses a task whose tables have an enabled BEFORE ROW trigger or rule. Such a trigger or rule could silently
-//! suppress the writes of a sweep, and the sweep would retry the rows for ever. Other triggers and foreign keys can
-//! only raise an error.
+//! Refuses a task whose tables have an enabled rule or BEFORE ROW trigger of a user. Either could silently suppress the
+//! writes of a sweep, and the sweep would retry the rows for ever. Other triggers and foreign keys cannot do so without
+//! an error.
 
 use crate::call::{shown, varlena};
 use crate::error::{Error, Kind, Result};
@@ -20,7 +20,7 @@ const FOREIGN: &CStr = c"
 
 static NAMED: Kept = Kept::new(FOREIGN, &[OIDOID]);
 
-/// Raises 55006 if one of these tables has an enabled BEFORE ROW trigger or rule.
+/// Raises 55006 if one of these tables has an enabled rule or BEFORE ROW trigger.
 pub fn ensure_none(tables: &[Name]) -> Result<()> {
     for name in tables {
         let table = Table::to_read(name)?;

@@ -1,5 +1,5 @@
-//! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: each has a statement on the extension's own tables.
-//! The statement takes the oldest due rows from a time on (dead_reap: of each subscriber) and skips locked rows.
+//! key_reap, key_tombstone, inbox_reap, dedupe_reap and dead_reap: one statement each, on the extension's own tables.
+//! Each statement processes the oldest due rows (dead_reap: of each subscriber) and skips locked rows.
 
 use crate::clock;
 use crate::error::Result;
@@ -10,15 +10,15 @@ use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-// In all statements: $1 now, $2 the bound, $3 where to begin (dead_reap: at the start), $4 (for keys) the default of
-// gone_for in microseconds. Each answers how many rows it processed, whether it reached the bound, and where it ended.
-// The subquery on v (for keys) skips a row version that is newer than the snapshot, which may not show its new steps.
+// $1 now, $2 the bound, $3 the earliest due time (not dead_reap), $4 (for keys) the default of gone_for in
+// microseconds. Each answers how many rows it processed, whether it reached the bound, and (not dead_reap) the last due
+// time. The subquery on v (for keys) skips a row version newer than the snapshot, which may lack new steps of the key.
 
-// Deletes due keys with their steps. The CTE later sets the next reap_at of the other keys. For a finished key that is
-// the end of its gone_for, but at most a day from now or, if that is longer, the time since it expired. So a lowered
-// gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key it is a ttl from now, at least
-// ten minutes. A running key becomes pending, in case a clock that stepped back has hidden it from key_abandon. These
-// keys count towards the bound, not towards the rows processed.
+// Deletes due keys with their steps. The CTE later sets the next reap_at of the other keys. For a finished key it is
+// the end of gone_for, but no further from now than the longer of a day and the time since the key expired. So a
+// lowered gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key it is a ttl from now,
+// at least ten minutes. A running key becomes pending, in case a clock that stepped back has hidden it from
+// key_abandon. The other keys count towards the bound, not as processed.
 const KEY_REAP: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
@@ -98,8 +98,8 @@ const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, INT8OID
 /// -infinity.
 const START: i64 = i64::MIN;
 
-/// One of these statements. After a run that reached its bound, the backend's next run begins where that one ended. An
-/// old snapshot keeps the index entries of deleted rows, and otherwise each run would read all of them again.
+/// A statement, and the due time at which the backend's next run begins: the last due time of a run that reached its
+/// bound. From the start a run would read again all index entries of deleted rows that an old snapshot keeps.
 pub struct Reap {
     statement: Kept,
     from: AtomicI64,
@@ -122,7 +122,7 @@ impl Reap {
     /// Processes at most `max` rows. `more` is the statement's $4, if it has one.
     pub fn run(&'static self, max: i64, more: &[i64]) -> Result<Swept> {
         let mut swept = Swept::default();
-        // In the end from the start: rows were locked, or became due in a transaction that has committed since.
+        // Last from the start: for rows that were locked, or that a transaction committed late.
         for from in [self.from.swap(START, Ordering::Relaxed), START] {
             let args = [&[clock::now_us()?, max - swept.done, from], more].concat();
             let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();

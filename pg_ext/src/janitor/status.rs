@@ -1,7 +1,7 @@
 //! `janitor_status()`: the due rows of each task, and its row of once.janitor; writes nothing.
 //!
 //! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables.
-//! janitor_status checks no owner.
+//! janitor_status counts the rows of all scopes and machines, whoever owns them.
 
 use super::task::Task;
 use crate::call::{Call, varlena};
@@ -60,7 +60,7 @@ const EXPIRED_LETTERS: &CStr = c"
             WHERE l.subscriber_id = s.subscriber_id AND l.died_at <= $1 - s.dead_for_us * interval '1 microsecond'
             ORDER BY l.died_at LIMIT $2) d";
 
-// The records of task $1.
+// The rows of once.janitor for task $1; one row for the task even if it never ran.
 const RUNS: &CStr = c"
     SELECT NULLIF(j.machine, ''), j.last_end, COALESCE(j.done, 0), COALESCE(j.failed, 0),
            j.last_error, j.last_error_at, j.served_by
@@ -105,7 +105,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// For how long rows have waited for a task that has never run, in microseconds; None: no row waits.
+/// How long the oldest row (for outbox_retire: event) has waited for a task that never ran, in microseconds, if any.
 pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
     let due = match task {
         Task::OutboxRetire => outbox::stored(None)?,

@@ -23,9 +23,8 @@ use pgrx::pg_sys::Datum;
 pub const MOST_SWEPT: i32 = 1_000_000;
 
 /// Runs one bounded pass of a task in its own subtransaction, so an error is counted and undoes nothing else. The pass
-/// waits for each lock no longer than once.sweep_lock_timeout. `only`: one machine, for action_release, which records
-/// its runs itself. For action_release the caller's deferred constraints are checked first, outside the
-/// subtransaction.
+/// waits for each lock no longer than once.sweep_lock_timeout. `only`: the one machine of an action_release. That task
+/// records its runs itself, and the caller's deferred constraints are checked before it, outside the subtransaction.
 pub fn run_task(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {
@@ -40,14 +39,14 @@ pub fn run_task(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     }
 }
 
-/// None: another session runs this task and records its end.
+/// Runs one pass of a task. None: another session is running this task and records that run.
 fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>> {
     foreign::ensure_none(task.tables())?;
     match task {
         Task::ActionRelease => {
             let followed = subxact::attempt_briefly(caller::follow_renames)?;
             let mut swept = actions::sweep_leases(max, only, pending::close_orphaned)?;
-            // Locked rows are left for the next sweep.
+            // If a row was locked, the next sweep updates its role name.
             if let Err(failure) = followed
                 && !failure.is_wait
             {
@@ -67,7 +66,7 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
     }
 }
 
-/// Records the end of the run; a run without failures is good.
+/// Records the end of the run; a run without failures counts as good.
 fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
     let is_good = swept.failed == 0;
     let run = swept.clone();
@@ -86,7 +85,7 @@ pub fn sweep(call: &Call) -> Result<Datum> {
         if task != Some(Task::ActionRelease) {
             return Err(Error::bad_argument(
                 "machine",
-                "goes with the task action_release alone",
+                "is only for the task action_release",
                 "Give task => 'action_release', too.",
             ));
         }

@@ -63,7 +63,7 @@ impl Task {
         }
     }
 
-    /// Tables that the task writes. Before it runs, they must be writable and have no trigger that keeps rows back.
+    /// Tables that must be writable before the task runs, without rules or triggers that can suppress writes.
     pub fn tables(self) -> &'static [Name] {
         match self {
             Task::ActionRelease => &[c"action_lease"],

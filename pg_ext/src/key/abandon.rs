@@ -1,15 +1,15 @@
 //! The sweep task `key_abandon`: moves unfinished keys whose first lease expired into the index lane [`PENDING`].
 //! Completers read only that lane, so they never read finished keys. Metrics reads a bounded part of the other lane.
 //!
-//! The mark is the row '' of once.key_mark. Every key with look_at up to the mark is finished or moved, with two
-//! exceptions:
+//! The mark is the look_at of the row '' in once.key_mark. Every key with look_at up to the mark is finished or moved,
+//! with two exceptions:
 //! - A claim that commits late. Its transaction has locked once.key in ROW EXCLUSIVE mode before the claim reads the
 //!   clock. Each run stores the present mark for each transaction that newly holds that lock. When such a transaction
 //!   has ended, the next run reads again from the stored mark. Meanwhile the mark advances, so an open transaction
 //!   delays only its own keys.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
-//! A run reads a bounded number of the oldest entries of all scopes, and as many again for late claims. Without rows
+//! A run reads a bounded number of the oldest entries of all scopes, and the same number for late claims. Without rows
 //! in once.key_mark it reads everything from the beginning, which is slow but correct.
 //!
 //! A clock that steps back by more than a key's lease can hide that key from completers, but never from claims.
@@ -37,7 +37,7 @@ const MOST_READS: usize = 1_000_000;
 const IDLE_US: i64 = 30_000_000;
 
 // $1: once.key. Answers the mark, the oldest mark stored for an ended transaction, and the names of all ended
-// transactions. PREPARE TRANSACTION changes a transaction's name, so the transaction seems to have ended.
+// transactions. PREPARE TRANSACTION changes a transaction's name, so a prepared one is given that oldest mark.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared
@@ -74,7 +74,7 @@ const INTO_PENDING_LANE: &CStr = c"
     forgotten AS (DELETE FROM once.key_locked l WHERE l.id NOT IN (SELECT k.id FROM locked k))
     SELECT pg_catalog.count(*) FROM moved";
 
-// $1: the mark; $2: the look_at up to which the keys of the ended transactions $3 were read again (NULL: the mark).
+// $1: the mark; $2: the look_at up to which the keys of the ended transactions $3 were read again (NULL: to the mark).
 const END: &CStr = c"
     WITH done AS (DELETE FROM once.key_mark m WHERE m.waits_for = ANY ($3) AND $2 IS NULL),
     later AS (UPDATE once.key_mark m SET look_at = $2 WHERE m.waits_for = ANY ($3) AND m.look_at < $2)
@@ -147,13 +147,13 @@ pub struct OverdueKeys {
     upto: i64,
     /// look_at of each entry, and the id of each unfinished key.
     read: BinaryHeap<(i64, Option<[u8; 16]>)>,
-    /// How many are unfinished.
+    /// The number of unfinished keys in `read`.
     found: usize,
 }
 
 impl OverdueKeys {
-    /// Reads entries with from < look_at <= upto. Stops at `most` unfinished keys or at `reads` entries, but never
-    /// between two entries with the same look_at. Looks at no more than `looks` index entries, including dead rows.
+    /// Reads the oldest entries with from < look_at <= upto, up to `most` unfinished keys or `reads` entries. Entries
+    /// with one look_at are all kept or all dropped. Looks at no more than `looks` index entries, including dead rows.
     fn find(
         from: i64,
         upto: i64,

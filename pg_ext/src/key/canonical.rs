@@ -1,12 +1,12 @@
 //! The canonical bytes of `jsonb.rs`, written from a json text without making a jsonb of it. Answers None for a text
-//! that is better left to the server: a long or deep text, or a text with a value that jsonb may refuse.
+//! that must go through jsonb: a long or deeply nested text, or one with a value that jsonb may refuse.
 
 use super::jsonb::tagged;
 use crate::call::ToUtf8;
 use crate::json::{self, Members};
 use std::borrow::Cow;
 
-/// Each level of nesting scans the text below it once more.
+/// The most levels of nesting: each level scans its text once more.
 const DEEPEST: usize = 16;
 const LONGEST: usize = 1 << 20;
 /// A number with more digits, or a larger exponent, may be out of numeric's range.
@@ -47,8 +47,8 @@ fn value(
     Some(())
 }
 
-/// Members in the order of jsonb: by the length of the name, then by its bytes. If a name repeats, the last member
-/// counts.
+/// Writes the members in the order of jsonb: by the length of the name, then by its bytes. If a name repeats, the last
+/// member counts.
 fn object(
     written: &[u8],
     levels: usize,
@@ -75,7 +75,7 @@ fn string(text: &[u8], to_utf8: Option<ToUtf8>, out: &mut impl FnMut(&[u8])) {
     out(&text);
 }
 
-/// A number as numeric stores it: base-10000 digits around the decimal point, without zeros at either end.
+/// Writes a number as numeric stores it: base-10000 digits around the decimal point, without zeros at either end.
 fn number(written: &[u8], out: &mut impl FnMut(&[u8])) -> Option<()> {
     let (sign, unsigned) = match written.strip_prefix(b"-") {
         Some(rest) => (b'-', rest),

@@ -21,7 +21,7 @@ use crate::table::{self, Scan, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
-/// How often a claim that loses races reads the key before it answers in_progress.
+/// The most reads by a claim that loses races; after them it answers in_progress.
 const MAX_TRIES: usize = 8;
 pub const STARTED: &[u8] = b"started";
 
@@ -142,7 +142,7 @@ impl KeyClaim<'_> {
         if found && dirty.undecided_xid().is_some() {
             return Ok(Some(self.claimed_elsewhere()));
         }
-        // Rows are inserted under this lock only, so a row that is found here is already committed.
+        // Uncommitted rows were answered above, and the lock excludes other inserts: a row found here is committed.
         let latest = Snapshot::latest();
         if found || scan.again(&latest).advance().is_some() {
             return match table::above_read_committed() {
@@ -160,7 +160,7 @@ impl KeyClaim<'_> {
         Ok(Some(claimed(&row, now)))
     }
 
-    /// A first claim that reuses a row whose ttl and gone_for are over.
+    /// Makes a first claim in an old row whose ttl and gone_for are over.
     fn renew(&self, table: &Table, row: &mut KeyRow, snapshot: &Snapshot) -> Result<WriteOutcome> {
         let Some(tid) = row.tid() else {
             return Ok(WriteOutcome::Changed);
@@ -183,7 +183,7 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // At most a day (or a ttl, if that is longer) after the ttl, so that a gone_for that is lowered later frees
+        // At most a day, or a second ttl if longer, after the end of the ttl, so that lowering gone_for later frees
         // space soon.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(

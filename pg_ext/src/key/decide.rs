@@ -28,7 +28,7 @@ pub enum KeyDecision {
     Parked,
 }
 
-/// Decides for one claim.
+/// Decides how a claim of an existing key is answered.
 pub fn decide(
     row: &KeyRow,
     now: i64,

@@ -36,7 +36,7 @@ pub struct StepEvent<'a> {
 }
 
 impl<'a> StepEvent<'a> {
-    /// None for NULL. If the document is wrong, raises 22023, which names the argument.
+    /// Reads argument `i`; None for NULL. Raises 22023, which names `argument`, for a wrong document.
     pub fn from_call(
         call: &Call,
         i: usize,
@@ -83,7 +83,7 @@ impl<'a> StepEvent<'a> {
         stored.map(varlena) == Some(varlena(self.json))
     }
 
-    /// Checks that the topic exists, has subscribers, and the caller may use it. Finishing raises no such error.
+    /// Checks that the topic exists and has subscribers, and that the caller may use it.
     pub fn ensure_open(&self) -> Result<()> {
         let topic = Topic::named(&self.topic)?;
         match topic.subscribers {

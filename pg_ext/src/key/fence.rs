@@ -1,8 +1,8 @@
 //! The fence: every write with a token passes here.
 //!
 //! A write reads the row, checks that the token belongs to the present lease, and updates or locks the row in the
-//! caller's transaction. If the row is locked, the write waits. So no claim takes the key over from check to commit.
-//! If another transaction has changed the row meanwhile, the write reads again (READ COMMITTED) or raises 40001.
+//! caller's transaction. If the row is locked, the write waits. So no claim takes the key over between check and
+//! commit. If another transaction has changed the row, the write reads again (READ COMMITTED) or raises 40001.
 
 use super::claim::named;
 use super::identity::KeyId;
@@ -17,13 +17,13 @@ use crate::table::{self, Snapshot, Table, Wait, WriteOutcome};
 
 /// What to do with the row after the decision.
 pub enum KeyChange {
-    /// Store the row as it is now.
+    /// Store the row as `decide` has changed it.
     Write,
     /// Lock the row, so that no other attempt takes over before the transaction ends.
     Lock,
     /// Delete the row and the key's steps.
     Delete,
-    /// Nothing: the row has the answer already.
+    /// Neither write nor lock the row.
     Nothing,
 }
 
@@ -112,7 +112,7 @@ impl<'a> NamedKey<'a> {
     }
 }
 
-/// A write with the token of argument 2.
+/// The key that a call names, and the token of argument 2.
 pub struct FencedKey<'a> {
     pub named: NamedKey<'a>,
     pub token: i64,
@@ -125,8 +125,8 @@ impl<'a> FencedKey<'a> {
         Ok(FencedKey { named, token })
     }
 
-    /// Calls `decide` with the row if the token belongs to the present lease. If this token has ended its lease,
-    /// `repeated` is called first and may answer a repeated call.
+    /// Calls `decide` with the row if the token belongs to the present lease, else raises ON001 or ON006. If this token
+    /// has ended its lease, `repeated` is called first and may answer a repeated call.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&KeyRow) -> Option<T>,

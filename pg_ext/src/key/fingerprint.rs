@@ -12,7 +12,7 @@ const CANONICAL_JSONB: u8 = 1;
 /// Scheme 2: the caller's own 32 bytes.
 const CALLERS_HASH: u8 = 2;
 
-/// The request of a claim. A hash that the caller gives decides alone.
+/// The request of a claim. If the caller gives a hash, `json` is not compared.
 pub struct Request<'a> {
     /// Stored where the scope has keep_request.
     pub json: Option<Datum>,
@@ -20,7 +20,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// None for a NULL request.
+    /// None for a NULL request without a hash.
     pub fn fingerprint(&self) -> Result<Option<[u8; 33]>> {
         match self.hash {
             Some(hash) => Ok(Some(with_scheme(CALLERS_HASH, hash.as_slice()))),

@@ -33,7 +33,7 @@ impl KeyAnswer {
         row.put_finished(status, now);
     }
 
-    /// The row holds exactly this answer.
+    /// Whether the row has this status and exactly this answer.
     pub fn is_stored(&self, row: &KeyRow, status: KeyStatus) -> bool {
         let same =
             |stored: Option<&[u8]>, given: Option<Datum>| stored == given.map(crate::call::varlena);

@@ -91,7 +91,7 @@ fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64)
     Ok(until - now)
 }
 
-/// Sets the end of the lease, and the time when key_abandon or a completer has to look.
+/// Sets the end of the lease; also look_at, if the key is pending or the end is before look_at.
 pub fn put_lease(row: &mut KeyRow, until: i64) -> Result<()> {
     row.put_i64(Col::LeaseUntil, until);
     if row.is_pending() {

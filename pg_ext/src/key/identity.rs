@@ -12,9 +12,9 @@ use sha2::{Digest, Sha256};
 pub struct KeyId([u8; 16]);
 
 impl KeyId {
-    /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so two pairs never give the same
-    /// input. If the key ends in a UUIDv7 or a ULID, the first four bytes of the id are its time instead, so that the
-    /// keys of one minute share a few pages of the index.
+    /// First 16 bytes of SHA-256(scope, 0x00, key). A text cannot contain a NUL byte, so two pairs of scope and key
+    /// never give the same input. If the key ends in a UUIDv7 or a ULID, its time replaces the first four bytes, so
+    /// that the keys of one minute share a few pages of the index.
     pub fn hashed(scope: &[u8], key: &[u8]) -> KeyId {
         let key = utf8(key);
         let digest = Sha256::new()
@@ -33,7 +33,7 @@ impl KeyId {
         &self.0
     }
 
-    /// 64 bits for the try-lock.
+    /// The number of the key's try-lock.
     pub fn lock_hash(&self) -> u64 {
         first_64_bits(&self.0[8..])
     }

@@ -136,7 +136,7 @@ fn extent(bytes: &[u8], i: usize) -> Option<(usize, usize)> {
 const NUMERIC_SHORT: u16 = 0x8000;
 const NUMERIC_SPECIAL: u16 = 0xc000;
 
-/// A numeric with its varlena header, as it stands inside a jsonb.
+/// Writes a numeric that a jsonb contains, given with its varlena header.
 fn number(varlena: &[u8], out: &mut impl FnMut(&[u8])) -> Option<()> {
     let numeric = payload(varlena)?;
     let header = half(numeric, 0)?;

@@ -93,7 +93,7 @@ impl ListWindow<'_> {
         if self.status.is_some_and(|asked| asked != status) {
             return Ok(());
         }
-        // A key that is gone looks the same before and after a sweep empties it.
+        // The steps of a gone key are left out even before a sweep deletes them.
         let gone = status == b"gone";
         let mut any = false;
         if !gone {

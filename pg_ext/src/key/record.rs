@@ -15,8 +15,8 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in characters.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of finished keys, and of keys in their first lease. look_at is the end of the first lease; for a key that was
-/// in the lane PENDING, the time when it was finished.
+/// Lane of finished keys, and of keys in their first lease. look_at is the earliest end that the first lease had; for a
+/// finished key that was in the lane PENDING, its finished_at.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that a sweep has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.
@@ -146,7 +146,7 @@ impl KeyRow {
         self.put(Col::KeyStatus, Some(Datum::from(status as u8)));
     }
 
-    /// Sets the index lane, and the time when key_abandon or a completer has to look.
+    /// Sets the lane, and look_at, the time when key_abandon or a completer looks at the key.
     pub fn put_look(&mut self, lane: u8, at: i64) {
         self.put(Col::LookLane, Some(Datum::from(lane)));
         self.put_i64(Col::LookAt, at);
@@ -160,7 +160,7 @@ impl KeyRow {
         KeyStatus::from_code(self.raw(Col::KeyStatus).map_or(0, |d| d.value() as u8))
     }
 
-    /// A step has registered events.
+    /// Whether a step has registered events.
     pub fn emits(&self) -> bool {
         self.raw(Col::Emits).is_some_and(|d| d.value() != 0)
     }
@@ -209,7 +209,7 @@ impl KeyRow {
             .saturating_add(self.i64(Col::TtlUs))
     }
 
-    /// Finished, and past its ttl.
+    /// Whether the key is finished and past its ttl.
     pub fn is_gone(&self, now: i64) -> bool {
         self.status().finished() && now >= self.expires_at()
     }

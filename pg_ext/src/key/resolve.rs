@@ -110,8 +110,8 @@ fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
     }
 }
 
-/// The attempt has a verdict already. The transaction that gave the verdict may repeat it; a later transaction gets
-/// ON006. Another verdict raises ON001.
+/// Accepts a repeated verdict if this transaction has given it, with the same answer, and the key has not changed
+/// since. Otherwise the same verdict raises ON006; another verdict raises ON001.
 fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: i32) -> Result<()> {
     let stored = row.raw(Col::ResolvedVerdict).map_or(0, |d| d.value() as u8);
     if stored != verdict.code() {
@@ -137,7 +137,7 @@ fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: 
     ))
 }
 
-/// `once.key_expire`. The holder keeps its token: until the next claim it may still write.
+/// `once.key_expire`. The token stays valid: until the next claim its holder may still write.
 pub fn key_expire(call: &Call) -> Result<Datum> {
     let key = NamedKey::from_call(call)?;
     let is_expired = key.change(|row, now| match row {

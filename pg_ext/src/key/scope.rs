@@ -102,12 +102,12 @@ impl ScopeOptions {
         asked.unwrap_or(self.lease_us).min(self.max_lease_life_us)
     }
 
-    /// How long to wait before the next claim if the lease has this much left.
+    /// How long to wait before the next claim if this much of the lease is left.
     pub fn retry_after(&self, lease_left_us: i64) -> i64 {
         settings::retry_within(lease_left_us, self.retry_after_us)
     }
 
-    /// Past ttl and gone_for: the key counts as new, whether or not a sweep has deleted it.
+    /// Whether the key is past ttl and gone_for: then it counts as new, whether or not a sweep has deleted it.
     pub fn is_over(&self, row: &KeyRow, now: i64) -> bool {
         row.status().finished() && now >= row.expires_at().saturating_add(self.gone_for_us)
     }
@@ -118,7 +118,7 @@ impl ScopeOptions {
     }
 }
 
-/// Reserved names: a first claim begins at `started`, and key_advance cannot finish a key.
+/// Whether the name is reserved: a first claim begins at `started`, and key_advance cannot finish a key.
 pub fn is_no_point(point: &[u8]) -> bool {
     [STARTED, b"finished"].contains(&point)
 }

@@ -77,7 +77,7 @@ impl StepRow {
         self.raw(Col::DoneAt).is_some()
     }
 
-    /// This token was the last to begin the step.
+    /// Whether this token was the last to begin the step.
     fn was_begun_by(&self, token: i64) -> bool {
         self.raw(Col::BegunToken).is_some() && self.i64(Col::BegunToken) == token
     }
@@ -141,7 +141,7 @@ impl<'a> StepWrite<'a> {
         row::text(derived_key(named.scope, named.key, self.step, version).as_bytes())
     }
 
-    /// Calls `decide` with the step; where it answers true, locks the key's row, decides again and stores the step.
+    /// Calls `decide` with the step. If `decide` answers true, locks the key's row, calls it again and stores the step.
     fn change<T>(
         &self,
         registers: bool,
@@ -154,8 +154,8 @@ impl<'a> StepWrite<'a> {
         }
     }
 
-    /// Locks the key's row, calls `decide` with the step, and stores the step where it answers true.
-    /// `registers`: the call has events, so the key's row must say that it emits.
+    /// Locks the key's row, calls `decide` with the step, and stores the step if `decide` answers true. `registers`:
+    /// the call has events, so `emits` is set in the key's row.
     fn change_locked<T>(
         &self,
         registers: bool,

@@ -1,9 +1,9 @@
 //! `key_take_abandoned`: hands pending keys to completers.
 //!
 //! The call reads the pending keys of the scope in the order in which they became due: released keys, and keys whose
-//! lease has expired (a first lease: at the last sweep, abandon.rs). The options may park many keys, and skipping them
-//! must cost little. So each parked key is deferred for as long as it has waited, between ten seconds and an hour.
-//! scope_set offers the deferred keys again at once.
+//! lease has expired (after a first lease only once a sweep has moved them, abandon.rs). The options may park many
+//! keys, and skipping them must cost little. So each parked key is deferred for as long as it has waited, between ten
+//! seconds and an hour. scope_set offers the deferred keys again at once.
 
 use super::claim::{claim_values, take_over};
 use super::decide::{self, KeyDecision};
@@ -19,7 +19,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
 const MOST_TAKEN: i32 = 10_000;
-/// Bounds of the time for which a key that on_expiry or max_attempts parks is deferred.
+/// The shortest and longest deferral of a key that on_expiry or max_attempts parks.
 const LEAST_DEFERRED_US: i64 = 10_000_000;
 const MOST_DEFERRED_US: i64 = 3_600_000_000;
 
@@ -94,7 +94,7 @@ impl KeyTake<'_> {
         Ok(())
     }
 
-    /// False where another session has the key locked, or has changed it.
+    /// Takes the key over. False: another session has locked or changed the key.
     fn take(&self, table: &Table, row: &mut KeyRow) -> Result<bool> {
         let key = row.bytes(Col::Key).unwrap_or_default();
         let Some(_lock) = TryLock::acquire(KeyId::hashed(self.scope, key).lock_hash()) else {

@@ -1,4 +1,4 @@
-//! What a move leaves behind in its own transaction: a row of history, and an event where the definition says `emit`.
+//! In a move's transaction: records the move (`history` in the definition), and emits its event (`emit`).
 
 use super::definition::{ANYBODY, Definition};
 use super::faults::element;
@@ -43,7 +43,7 @@ table::columns!(MoveCol);
 pub type MoveRecord = table::Record<MoveCol, 11>;
 
 thread_local! {
-    /// The number of the last record of this backend. The moves of one row wait for each other, so the numbers of a row
+    /// The number of this backend's last record. Moves of one row wait for each other, so the numbers of their records
     /// grow, unless the clock is set back and another backend makes the next move.
     static LAST: Cell<i64> = const { Cell::new(0) };
 }
@@ -62,7 +62,7 @@ pub struct MoveMade<'a> {
 }
 
 impl Machine {
-    /// Records a move where the machine has a history.
+    /// Records a move if the definition has `history`.
     pub fn record(&self, id: &RowId, made: &MoveMade) -> Result<()> {
         if self.definition.history_us.is_none() {
             return Ok(());
@@ -90,7 +90,7 @@ impl Machine {
         record.insert(&Table::to_write(TABLE)?)
     }
 
-    /// Records a transition, and emits its event.
+    /// Records a transition, and emits an event if the definition says so.
     pub fn transitioned(&self, id: &RowId, made: &MoveMade) -> Result<()> {
         self.record(id, made)?;
         match self.definition.emit_of_transition(made) {
@@ -126,7 +126,7 @@ impl Machine {
     }
 }
 
-/// The key itself, or its SHA-256 in hex where it is too long.
+/// The key itself; if the key is too long, its SHA-256 in hex.
 fn order_key(key: &str) -> String {
     match characters(key.as_bytes()) <= KEY_MAX {
         true => key.to_owned(),
@@ -144,12 +144,12 @@ impl Definition {
         all.filter_map(|(list, i, emit)| Some((element(list, i), emit.as_deref()?)))
     }
 
-    /// True if moves are recorded or emit events; a move must then know its old status.
+    /// True if moves are recorded or emit events: a move then has to read the row's old status first.
     pub fn is_followed(&self) -> bool {
         self.history_us.is_some() || self.emits().next().is_some()
     }
 
-    /// The topic of a declared move that `transition` made.
+    /// The topic that gets the event of a move that `transition` made; None: no event.
     fn emit_of_transition<'a>(&'a self, made: &MoveMade<'a>) -> Option<&'a str> {
         moves_to(self, made.to, Requester::Named(made.requester))
             .filter(|declared| declared.from.contains(&made.from))
@@ -157,7 +157,7 @@ impl Definition {
     }
 }
 
-/// A move that `transition` makes, and what it emits.
+/// A declared move that `transition` can make, and the topic that gets its event.
 pub struct Emitting<'a> {
     pub path: String,
     pub from: &'a str,
@@ -172,7 +172,7 @@ impl<'a> Emitting<'a> {
         self.requester.is_none() || other.requester.is_none() || self.requester == other.requester
     }
 
-    /// Every declared move that `transition` makes.
+    /// Every declared move that `transition` can make: transitions, and steps without a claim state.
     pub fn all(definition: &'a Definition) -> Vec<Emitting<'a>> {
         let mut all = Vec::new();
         for (i, transition) in definition.transitions.iter().enumerate() {
@@ -199,7 +199,7 @@ impl<'a> Emitting<'a> {
     }
 }
 
-/// The columns of `once.machine_history` from a record.
+/// A record as a row of `once.machine_history`.
 pub fn told(record: &MoveRecord) -> [Option<Datum>; 7] {
     [
         MoveCol::At,

@@ -13,7 +13,7 @@ pub fn watch_definitions() -> Result<u64> {
     Ok(DEFINITIONS.add([Table::to_read(TABLE)?.oid()]))
 }
 
-/// Counts messages about these tables from now on; returns the present count.
+/// Counts messages about the machine's tables from now on; returns the present count.
 pub fn watch(stored: &StoredMachine) -> u64 {
     TABLES.add(stored.tables().into_iter().flatten())
 }

@@ -1,6 +1,6 @@
-//! The checks of a definition against its own table: columns that exist and have usable types, statuses that the column
-//! can hold, predicates. One function per check. A missing table or column is one fault, and the checks that need it
-//! are left out.
+//! Checks a definition against the machine's table: the columns exist and have usable types, the status column can hold
+//! each status, and each predicate is valid. One function per check. A missing table or column is one fault, and the
+//! checks that need this table or column are skipped.
 
 use super::columns::{DefinedColumn, DefinedTable};
 use super::definition::Definition;
@@ -13,7 +13,7 @@ use crate::spi::{self, Plan};
 use crate::subxact;
 use pgrx::pg_sys;
 
-/// Runs the checks of the machine's own table. Each `when` becomes its stored form.
+/// Runs the checks against the machine's own table. Replaces each `when` by its stored form.
 pub fn check_table(
     definition: &mut Definition,
     table: &DefinedTable,
@@ -62,7 +62,7 @@ pub fn check_table(
     Ok(())
 }
 
-/// The column that a member names, and where its faults go.
+/// The column that a member of the definition names; its faults are added under the member's path.
 pub struct NamedColumn<'a> {
     path: &'a str,
     pub column: &'a DefinedColumn,
@@ -99,7 +99,7 @@ impl<'a> NamedColumn<'a> {
         quoted(&self.column.name)
     }
 
-    /// No other member names the column.
+    /// True: none of these other members names the column. False: adds a fault.
     pub fn is_another(&self, others: &[(&str, &str)]) -> bool {
         let same = others.iter().find(|(_, name)| *name == self.column.name);
         if let Some((other, _)) = same {
@@ -111,7 +111,7 @@ impl<'a> NamedColumn<'a> {
         same.is_none()
     }
 
-    /// A key of rows: its type has one canonical text and compares exactly; it is NOT NULL and unique.
+    /// The column can be a key: its type has canonical texts and compares exactly, and it is NOT NULL and unique.
     pub fn is_a_key(&self) {
         if self.column.family().is_none() {
             self.has_type(
@@ -131,7 +131,7 @@ impl<'a> NamedColumn<'a> {
         self.fault(format!("column {name} is of type {type_name}; {problem}"));
     }
 
-    /// Two different texts are never equal.
+    /// The column's collation makes no two different texts equal.
     pub fn compares_exactly(&self) {
         if !self.column.deterministic {
             let name = self.name();
@@ -153,7 +153,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// A guard that fires before the write (of items, of partitions) does not see the new value of a generated column.
+    /// A guard that fires before the write (items, partitioned tables) cannot see the new value of a generated column.
     pub fn is_seen_by_the_guard(&self) {
         if self.column.computed {
             let name = self.name();
@@ -163,7 +163,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// A column that the extension writes: neither generated nor in a partition key, where a write would move the row.
+    /// The extension can write the column: not generated, and not in a partition key, where a write would move the row.
     pub fn is_ours_to_set(&self) {
         let name = self.name();
         if self.column.generated {
@@ -186,7 +186,7 @@ impl<'a> NamedColumn<'a> {
     }
 }
 
-/// The column can hold every status: it is a label of the enum, short enough, and the domain accepts it.
+/// The column can hold every status: the status is a label of the enum, not too long, and the domain accepts it.
 fn statuses_fit(statuses: &[String], column: &NamedColumn) -> Result<()> {
     for (i, status) in statuses.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
         if let Some(problem) = misfit(status, &column.column.cast_to)? {
@@ -213,7 +213,7 @@ fn misfit(text: &str, type_name: &str) -> Result<Option<String>> {
     })
 }
 
-/// A well-formed predicate in its stored form.
+/// Reads a predicate and makes its stored form; adds a fault if it is refused.
 pub fn when(
     path: &str,
     table: &DefinedTable,

@@ -1,5 +1,5 @@
-//! The user's tables and columns for the checks of a definition: read once from the catalog, under a lock that lasts
-//! until the definition is stored.
+//! The user's tables and columns for the checks of a definition: read once from the catalog, under a lock that is held
+//! to the end of the transaction.
 
 use super::faults::{Faults, quoted};
 use crate::call::from_utf8;
@@ -111,7 +111,7 @@ fn of_name(name: &str) -> Result<std::result::Result<Option<Oid>, subxact::Failu
 }
 
 impl DefinedTable {
-    /// The table of that name, locked. None: there is no such table, which is a fault if a name is given.
+    /// Finds, locks and reads a table by name. None: the name is empty, or (a fault) it names no table.
     pub fn named(path: &str, name: &str, faults: &Faults) -> Result<Option<DefinedTable>> {
         let oid = match name {
             "" => return Ok(None),
@@ -132,7 +132,7 @@ impl DefinedTable {
 
     /// Locks a table and reads it. None: it is gone.
     pub fn read(relation: Oid) -> Result<Option<DefinedTable>> {
-        // SAFETY: locks an oid that was a relation's a moment ago; kept to the end of the transaction.
+        // SAFETY: locks an oid that was a relation's a moment ago; the lock is held to the end of the transaction.
         unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as i32) };
         let argument = [Some(Datum::from(relation))];
         let table = spi::query(&ONE_TABLE, &argument)?;
@@ -152,7 +152,7 @@ impl DefinedTable {
         }))
     }
 
-    /// Adds one fault if this is no table, a temporary or a system table, or has a rule or tables that inherit from it.
+    /// Adds one fault if this is no table, is a temporary or system table, has a rule, or has inheriting tables.
     pub fn check(&self, path: &str, faults: &Faults) {
         let name = &self.name;
         let problem = match (self.kind, &self.rule) {

@@ -1,7 +1,7 @@
 //! A machine's definition as one tree. `read` makes it from the caller's JSON; it is checked once and then stored.
 //!
-//! The stored form (`once.machine.definition`) is this tree as JSON: predicates have every name qualified, and the
-//! intervals are in microseconds, too. The tables' names and the owner have columns of their own.
+//! The stored form (`once.machine.definition`) is this tree as JSON: every name in a predicate is qualified, and each
+//! interval is also stored in microseconds. The tables and the owner have columns of their own.
 
 use serde::{Deserialize, Serialize};
 
@@ -123,7 +123,7 @@ impl Definition {
         self
     }
 
-    /// The step of this key that begins in this status.
+    /// The step with this step_key and status.
     pub fn step(&self, step_key: &str, status: &str) -> Option<&Step> {
         let is_it = |step: &&Step| step.step_key == step_key && step.status == status;
         self.steps.iter().find(is_it)

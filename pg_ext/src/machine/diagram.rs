@@ -142,7 +142,7 @@ fn unqualified(when: &str) -> String {
     text.replace("pg_catalog.", "")
 }
 
-/// The status itself, or another name where mermaid could not read it.
+/// The status itself; if mermaid could not read it, `s` and its index in status_types.
 fn name_of(definition: &Definition, status: &str) -> String {
     if is_plain(status) {
         return status.to_owned();

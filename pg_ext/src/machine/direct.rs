@@ -3,8 +3,8 @@
 //!
 //! Invariant: a direct move does exactly what the statement of `transition` would do. It is made only where no trigger,
 //! rule or policy of the table can take part (see [`PlainTable::of_machine`]). The machine's guard is not called,
-//! because the guard would let each such move pass. Where a direct move does not succeed (no such row, another status,
-//! a lost race), it has written nothing, and the statement decides.
+//! because the guard would let each such move pass. If a direct move does not succeed (no such row, another status, a
+//! lost race), it has written nothing, and `transition` runs its statement.
 
 use super::changes;
 use super::definition::Definition;
@@ -25,7 +25,7 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use std::borrow::Cow;
 use std::ffi::CStr;
 
-/// The moves of a plain table to one status.
+/// The direct moves from some statuses to one status.
 pub struct Direct {
     ground: PlainTable,
     /// In the database's encoding.
@@ -58,13 +58,13 @@ struct Patched {
     input: ScalarInput,
 }
 
-/// The row that one call moves, and the status that it gets.
+/// The row that one call moves, and its new status.
 pub struct DirectMove<'a> {
     pub machine: &'a Machine,
     pub id: &'a RowId,
     pub to: &'a [u8],
     pub at_version: Option<Datum>,
-    /// Its members are the columns for which the [`Direct`] was made.
+    /// Sets the columns for which the [`Direct`] was made.
     pub patch: &'a Patch<'a>,
 }
 
@@ -76,7 +76,7 @@ pub struct DirectlyMoved {
 }
 
 impl Direct {
-    /// None: a move has a condition or is for the guard to judge, `to` is too long, or the table is not plain.
+    /// None: a move has a `when`, the guard might refuse a move, `to` is too long, or the table is not plain.
     pub fn for_moves(
         machine: &Machine,
         to: &str,
@@ -96,10 +96,10 @@ impl Direct {
         Ok(PlainTable::of_machine(machine, patch).map(|ground| Direct { from, ground }))
     }
 
-    /// The status before the move and the version after it. None: nothing was done.
+    /// Makes the move; returns the old status and the new version. None: nothing was written.
     pub fn make(&self, row: &DirectMove) -> Result<Option<DirectlyMoved>> {
         match above_read_committed() {
-            // A serialization failure is the error that the statement would raise.
+            // Raises the same error and hint for a lost race (40001) as the statement.
             true => spi::catch_races(&row.machine.any_row(), || self.attempt(row)),
             false => self.attempt(row),
         }
@@ -132,7 +132,7 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row) else {
             return Ok(None);
         };
-        // If the table has a guard, a locked row is left to the statement: the guard judges the row after the wait.
+        // With a guard, the statement moves a row that another session has locked: the guard judges it after the wait.
         if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != WriteOutcome::Done {
             return Ok(None);
         }
@@ -225,8 +225,8 @@ impl PlainTable {
         })
     }
 
-    /// All columns of the new row, and its version. None: there is no next version, or no such enum label any more, or
-    /// a NULL for a column that is NOT NULL.
+    /// All columns of the new row, and its version. None: the version is NULL or the largest bigint, the enum has lost
+    /// the label, or the patch has a NULL for a column that is NOT NULL.
     fn written(
         &self,
         table: &Table,

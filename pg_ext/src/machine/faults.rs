@@ -25,7 +25,7 @@ impl Faults {
         self.lines.borrow_mut().push(line);
     }
 
-    /// A fault of this member was found.
+    /// A fault of the member at `path` was found.
     pub fn has(&self, path: &str) -> bool {
         let of_path = |line: &String| line.strip_prefix(path).is_some_and(|l| l.starts_with(": "));
         self.lines.borrow().iter().any(of_path)
@@ -36,7 +36,7 @@ impl Faults {
         self.lines.into_inner()
     }
 
-    /// ON003 with all lines as its DETAIL. The machine's name is empty where it could not be read.
+    /// ON003 with all lines as its DETAIL, if there are any. `machine` is empty if the name could not be read.
     pub fn into_result(self, machine: &str) -> Result<()> {
         let lines = self.into_lines();
         let count = match lines.len() {
@@ -61,7 +61,7 @@ impl Faults {
     }
 }
 
-/// A text between quotation marks, cut where it is too long to read.
+/// A text between quotation marks, cut after [`SHOWN`] characters.
 pub fn quoted(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         None => format!("\"{text}\""),

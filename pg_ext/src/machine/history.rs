@@ -17,8 +17,8 @@ use std::ffi::CStr;
 /// The most rows of one call.
 const MOST_MOVES: i32 = 100_000;
 
-// $1 the most moves (DUE: of each machine), $2 machines with a history, $3 for each of them the time from which on its
-// moves are kept. All moves of other machines are due. The recursive query finds the machines one by one in the index.
+// $1 the most moves (DUE: of each machine), $2 machines with `history`, $3 the cutoff of each: its earlier moves are
+// due. All moves of other machines are due. The recursive query finds the machines one by one in the index.
 const DUE: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
         (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)
@@ -73,7 +73,7 @@ pub fn machine_history(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Deletes at most `max` moves that their machine no longer keeps.
+/// Deletes at most `max` moves that are older than the `history` of their machine.
 pub fn reap(max: i64) -> Result<Swept> {
     let args = arguments(max)?;
     let rows = settings::by_index(|| spi::query_latest(&MOVES_REAPED, &args))?;
@@ -85,7 +85,7 @@ pub fn reap(max: i64) -> Result<Swept> {
     })
 }
 
-/// The moves that a reap would delete, at most `most` of each machine.
+/// Counts the moves that a reap would delete, at most `most` of each machine.
 pub fn due(most: i64) -> Result<DueWork> {
     let args = arguments(most)?;
     let rows = settings::by_index(|| spi::query(&MOVES_DUE, &args))?;
@@ -96,7 +96,7 @@ pub fn due(most: i64) -> Result<DueWork> {
     })
 }
 
-/// When the first move of a machine with a history is due for a reap; None: there is no such move.
+/// The earliest time at which a move of a machine with `history` is due for a reap; None: there is no such move.
 pub fn next_due() -> Result<Option<i64>> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();

@@ -1,5 +1,5 @@
-//! A row's id: reads an argument's text as a value of the id column's type, and writes its canonical text, the key of
-//! leases and records.
+//! A row's id: reads an argument's text as a value of the id column's type, makes the id's canonical text and,
+//! from this text, the row's key in our tables.
 
 use crate::call::shown;
 use crate::digest::first_16;
@@ -56,7 +56,7 @@ impl RowId {
     }
 }
 
-/// First 16 bytes of SHA-256(machine, 0x00, row id); the name and the id are in UTF-8.
+/// First 16 bytes of SHA-256(machine's name, 0x00, row id), both in UTF-8.
 pub fn key_of(machine: &str, id: &[u8]) -> [u8; 16] {
     let digest = Sha256::new()
         .chain_update(machine)

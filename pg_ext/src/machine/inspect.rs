@@ -1,5 +1,5 @@
-//! machine_get shows a stored definition in the form that machine_define takes, machine_list some of its members. Both
-//! show the present names of tables; intervals are the texts that were given.
+//! machine_get shows a stored definition in the form that machine_define takes; machine_list shows some members of each
+//! definition. Tables have their present names, and intervals are the texts that the definition gave.
 
 use super::definition::Definition;
 use super::stored::{self, MachineCol, StoredMachine};
@@ -17,7 +17,7 @@ const TABLE_NAME: &CStr = c"
                        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                       WHERE c.oid = $1), $1::text)";
 
-// A dropped owner is shown by its last name.
+// A dropped owner is shown by the name that is stored with the machine.
 const OWNER_NAME: &CStr = c"
     SELECT COALESCE((SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid = $1), $2)::text";
 

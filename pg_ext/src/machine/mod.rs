@@ -1,11 +1,11 @@
 //! machine: the declared states and moves of one of the user's tables. `sql/machine.sql` begins with an overview.
 //!
-//! `definition` is the tree of a definition and `stored` its row. `shape` looks up its names in the catalog, `model` is
-//! the machine that a backend keeps, and `changes` says when to look the names up again. `moves`, `patch`, `id`,
-//! `relation` and `sql` are the parts of statements on the user's tables. `user_row` reads and moves one row for leases
-//! and teardowns, `transition` and `transition_many` for callers; `after` records a move, which `history` reads, and
-//! emits its event. `read` makes a definition from JSON, and `validate` finds its faults (`rules`, `check_table`,
-//! `money`; `predicate` reads a `when`). `inspect` and `diagram` show a definition. machine_define is in
+//! `definition` is a definition as a tree, `stored` its row in once.machine. `shape` looks up the definition's names in
+//! the catalog, `model` is a machine in a backend's cache, and `changes` counts the messages after which the names are
+//! looked up again. `moves`, `patch`, `id`, `relation` and `sql` make parts of statements on the user's tables. Leases
+//! and teardowns read and move a row with `user_row`; callers use `transition` and `transition_many`. `after` records a
+//! move for `history` and emits its event. `read` makes a definition from JSON; `validate` finds its faults (`rules`,
+//! `check_table`, `money`; `predicate` reads a `when`). `inspect` and `diagram` show a definition. machine_define is in
 //! `guard/define.rs` and machine_check in `doctor/check.rs`, because these two use nouns that import `machine`.
 
 pub mod after;
@@ -45,7 +45,7 @@ use crate::settings;
 use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
-/// The machine's lock, held to the transaction's end: shared for a claim, exclusive to change the definition or guard.
+/// Identifies a machine's lock, held to the transaction's end: shared by claims, exclusive to change the machine.
 pub fn lock_of(machine: &str) -> u64 {
     let digest = Sha256::new()
         .chain_update("machine\0")
@@ -54,7 +54,7 @@ pub fn lock_of(machine: &str) -> u64 {
     first_64_bits(&digest)
 }
 
-/// Takes a machine's lock exclusively to the end of this transaction, once the open claims have ended.
+/// Takes a machine's lock exclusively to the end of this transaction. Waits for the other transactions that hold it.
 pub fn wait_for_claims(machine: &str) -> Result<()> {
     wait_bounded(
         || wait_exclusive(lock_of(machine)),

@@ -2,7 +2,7 @@
 //!
 //! A backend is one thread, so a `thread_local` is enough. Each change of a definition sends a relcache message about
 //! once.machine. A backend then reads the machine's row again, and reads the definition if the revision is new.
-//! After a message about one of the machine's tables, or about a schema, it looks up names and columns again.
+//! After a message about a table of any machine, or about a schema, a backend looks up names and columns again.
 
 use super::changes;
 use super::definition::{Definition, Refund};
@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The most statements, direct moves, or patches of one machine. If there would be more, all of that kind are dropped.
+/// The most kept statements, direct moves, or patches of one machine. To keep one more, all of that kind are dropped.
 const MOST_PLANS: usize = 300;
 
 thread_local! {
@@ -49,12 +49,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine that argument 0 names; 42501 unless the caller is a member of its owner.
+    /// The machine that argument 0 names; 42501 if it has an owner and the caller is no member of that role.
     pub fn of(call: &Call) -> Result<Rc<Machine>> {
         Machine::named(call.text(0, "machine", SCOPE_MAX)?)
     }
 
-    /// A machine by name; 42501 unless the caller is a member of its owner.
+    /// A machine by name; 42501 if it has an owner and the caller is no member of that role.
     pub fn named(name: &[u8]) -> Result<Rc<Machine>> {
         changes::accept();
         if let Some(machine) = known(name).filter(|m| m.is_current() && !m.owned.get()) {
@@ -151,7 +151,7 @@ impl Machine {
         unsafe { pg_sys::get_array_type(self.id_type()) }
     }
 
-    /// The declared refund and its present columns; 22023 where the machine declares no refund.
+    /// The declared refund and its present columns; 22023 if the machine declares no refund.
     pub fn refund(&self) -> Result<(&Refund, &RefundShape)> {
         match (&self.definition.refund, &self.shape.refund) {
             (Some(refund), Some(shape)) => Ok((refund, shape)),
@@ -217,10 +217,10 @@ impl Machine {
             Kind::IllegalTransition,
             format!("the update of {} was suppressed", self.row_named(id)),
         )
-        .hint("A trigger, a rule or a policy of the table suppresses or changes the update. Make it leave this machine's moves alone.")
+        .hint("A trigger, a rule or a policy of the table suppresses or changes the update. Change it so that it does not affect this machine's moves.")
     }
 
-    /// The one row of a statement by key; ON003 where the key is not unique any more.
+    /// The only row that a statement found by a key; ON003 if the key is not unique any more.
     pub fn one<'a>(&self, rows: &'a [Row]) -> Result<Option<&'a Row>> {
         match rows {
             [] => Ok(None),
@@ -233,7 +233,7 @@ impl Machine {
         }
     }
 
-    /// A kept statement; `key` tells it apart from the machine's other statements.
+    /// A kept statement; `key` identifies it among the machine's statements. `build` makes the SQL of a new one.
     pub fn plan(
         &self,
         key: impl AsRef<[u8]>,
@@ -319,7 +319,7 @@ fn unfit(machine: &str, detail: &str, hint: &str) -> Error {
         .hint(hint)
 }
 
-/// The value that is kept under a key. `build` makes it where there is none.
+/// The value that is kept under a key. If there is none, `build` makes it.
 pub fn kept<T: Clone>(
     all: &RefCell<HashMap<Vec<u8>, T>>,
     key: &[u8],

@@ -19,7 +19,7 @@ pub struct DefinedTables {
     pub wallet: Option<DefinedTable>,
 }
 
-/// Runs the checks, for a machine with this id column. The `when` becomes its stored form.
+/// Runs the checks; `id` is the name of the machine's id column. Replaces `when` by its stored form.
 pub fn check_refund(
     refund: &mut Refund,
     id: &str,
@@ -135,7 +135,7 @@ fn of_wallet(
     }
 }
 
-/// A column that holds another table's keys must have a type of the same kind: integer, text or uuid.
+/// A column that holds another table's keys must have a type of the same kind as the key: integer, text or uuid.
 fn names_a_row(names: &NamedColumn, key: &str, of: Option<&DefinedColumn>) {
     let Some(wanted) = of.filter(|of| of.family().is_some()) else {
         return;
@@ -175,7 +175,7 @@ fn marker_tells_apart(refund: &Refund, marker: &NamedColumn) -> Result<()> {
     Ok(())
 }
 
-/// The marker's type can read the value and compare it; a type for texts stores it unchanged.
+/// The marker's type can read and compare the value; text, varchar and char must also store it unchanged.
 fn fits(path: &str, value: &str, marker: &NamedColumn) -> Result<bool> {
     let kept = match marker.column.base_type {
         pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::BPCHAROID => {
@@ -262,7 +262,7 @@ fn digits(column: &DefinedColumn) -> Option<Digits> {
 pub struct Digits {
     before_point: i32,
     after_point: i32,
-    /// An integer type holds all numbers with fewer digits than `before_point`, but not all numbers with as many.
+    /// An integer type holds all numbers of fewer than `before_point` digits, but not all of exactly `before_point`.
     is_integer: bool,
 }
 
@@ -292,8 +292,8 @@ impl Digits {
         })
     }
 
-    /// Whether this type holds every value of the other type exactly. A numeric whose scale is not negative takes
-    /// every integer type: a number with too many digits is an error and is never rounded.
+    /// Whether this type never rounds a value of the other type. A numeric whose scale is not negative never rounds an
+    /// integer: an integer with too many digits is an error.
     pub fn hold(self, other: Digits) -> bool {
         match (self.is_integer, other.is_integer) {
             (false, true) => self.after_point >= 0,

@@ -14,8 +14,8 @@ pub struct Move<'a> {
     pub emit: Option<&'a str>,
 }
 
-/// Every declared move to `to`: transitions, and steps whose requester has no claim state. `Requester::Any`
-/// counts such steps of every requester, as the guard does for a plain UPDATE.
+/// Every declared move to `to`: transitions, and steps in which the requester has no claim state. With
+/// `Requester::Any` one such requester is enough, as in the guard's check of a plain UPDATE.
 pub fn moves_to<'a>(
     definition: &'a Definition,
     to: &'a str,
@@ -50,7 +50,7 @@ pub fn moves_to<'a>(
     transitions.chain(steps)
 }
 
-/// Whose steps count.
+/// The requester whose steps count as moves.
 #[derive(Clone, Copy)]
 pub enum Requester<'a> {
     Named(Option<&'a str>),
@@ -100,7 +100,7 @@ impl WantedMoves {
         })
     }
 
-    /// The declared moves that the call may make. ON002 where there is none, 22023 for a status in
+    /// The declared moves that the call may make. ON002 if there is none; otherwise 22023 for a status in
     /// from_status that the machine does not have.
     pub fn moves<'a>(&'a self, definition: &'a Definition) -> Result<Vec<Move<'a>>> {
         let wanted = |status: &&str| match &self.from {

@@ -1,6 +1,5 @@
-//! A patch: other columns that a move sets. A statement spells the columns as the catalog does, and
-//! jsonb_populate_record converts the values. A direct move gives the text of each value to the input function of the
-//! column's type.
+//! A patch: the columns that a move sets besides status and version. In a statement, jsonb_populate_record converts the
+//! values. A direct move gives the text of each value to the input function of the column's type.
 
 use super::model::{Machine, kept};
 use super::relation::UserColumn;
@@ -35,7 +34,7 @@ impl<'a> Patch<'a> {
         };
         let not_object = || bad("must be a JSON object".to_owned());
         let all: Vec<_> = Members::of(json).ok_or_else(not_object)?.collect();
-        // Each name has its quotation marks, so that `concat` is a unique key.
+        // Each name has its quotation marks, so different lists of names give different keys.
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
         let columns = || columns_of(machine, &names).map(Rc::new);
         let columns = kept(&machine.patched, &names.concat(), columns)?;
@@ -73,7 +72,7 @@ impl<'a> Patch<'a> {
         self.columns.iter().map(|c| c.name.as_str()).collect()
     }
 
-    /// The rest of SET, with the patch as parameter `$n`. The row itself is the base of the populated record.
+    /// The patch's part of SET; parameter `$n` is the patch. The row itself is the base of the populated record.
     pub fn assignments(&self, n: usize) -> String {
         let names = self.names();
         if names.is_empty() {
@@ -92,8 +91,8 @@ fn decoded(name: &[u8]) -> Text<'_> {
     json::string(name).unwrap_or(Cow::Borrowed(name))
 }
 
-/// A value as jsonb_populate_record reads it. Most values have the same text in jsonb: strings, truth values, and
-/// numbers without an exponent that are not -0.
+/// A value as jsonb_populate_record reads it. Most values have the same text in jsonb: strings, true, false, and short
+/// numbers without an exponent that do not begin with -0.
 fn as_text(value: &[u8]) -> Result<Option<Text<'_>>> {
     let digits = value.strip_prefix(b"-").unwrap_or(value);
     let same = value.len() < 100

@@ -50,7 +50,7 @@ impl Drop for Granted {
     }
 }
 
-/// A statement of ours that runs now may make this write.
+/// Whether a present permit covers this write.
 pub fn allows(machine: &str, id: &[u8], doing: &Doing) -> bool {
     PERMITS.with(|permits| {
         permits
@@ -60,7 +60,7 @@ pub fn allows(machine: &str, id: &[u8], doing: &Doing) -> bool {
     })
 }
 
-/// There is some permit.
+/// Whether there is a permit.
 pub fn any() -> bool {
     PERMITS.with(|p| !p.borrow().is_empty())
 }

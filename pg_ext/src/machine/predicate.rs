@@ -1,10 +1,10 @@
 //! A `when`: a predicate over one row's own columns, as in a CHECK constraint.
 //!
-//! The server's own parser reads the predicate once, when the machine is defined. The predicate is kept as the text
-//! that the server makes of the parsed form: every name is qualified (`qualify.rs`), every implicit cast is written
-//! out, and each literal means the same under every setting. So a statement that contains the text between parentheses
-//! means the same for every caller. A predicate is refused if it is not immutable, or if it contains a comparison that
-//! does not name its operator (see `unnamed`).
+//! The server's own parser reads the predicate when the machine is defined. The server then writes the parsed form as a
+//! text in which every implicit cast is written out and each literal means the same under every setting. `qualify.rs`
+//! qualifies every name, and the result is stored. So a statement that contains this text between parentheses means the
+//! same for every caller. A predicate is refused if it is not immutable, or if it contains a comparison that does not
+//! name its operator (see `unnamed`).
 
 use super::faults::quoted;
 use super::qualify;
@@ -16,7 +16,7 @@ use pgrx::pg_sys::{self, Node, NodeTag, Oid};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_void};
 
-/// A predicate as it is kept.
+/// A predicate in its stored form.
 #[derive(Debug)]
 pub struct Predicate {
     pub text: String,
@@ -24,8 +24,8 @@ pub struct Predicate {
     pub columns: BTreeSet<String>,
 }
 
-/// The settings under which the text is made. Names outside pg_catalog are qualified, and every session reads times,
-/// intervals, numbers and quotation marks alike.
+/// The settings under which the server writes the text: it qualifies names outside pg_catalog, and every session reads
+/// the times, intervals, numbers and quotation marks alike.
 const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"search_path", c"pg_catalog, pg_temp"),
     (c"DateStyle", c"ISO, YMD"),
@@ -314,9 +314,9 @@ impl Opened {
         }
     }
 
-    /// The text that is kept: the server's own text of the expression, with every name qualified. The plain and
-    /// the qualified text must give the same expression when the server reads them. The plain text may change at the
-    /// first readings; the result is the qualified form of a text that stays the same.
+    /// The stored text: the server's text of the expression (`plain`), with every name qualified. Both texts must give
+    /// the same expression when the server reads them. Reading and writing may change `plain`, so the loop runs until
+    /// `plain` stays the same.
     fn written(&self, expression: *mut Node) -> Result<String> {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {

@@ -1,7 +1,7 @@
 //! Reads a definition from JSON into the tree and checks the types, lengths and names of its members.
 //!
-//! Invariant: a member that cannot be read is a fault and is empty in the tree, so that every other check still runs
-//! and names the right path. A member that is JSON null counts as not given.
+//! Invariant: a member that cannot be read is a fault and is empty in the tree. So the other checks still run, and each
+//! list element keeps its index in the paths of faults. A member that is JSON null counts as not given.
 
 use super::definition::{ANYBODY, Cancel, Definition, Refund, Step, Transition};
 use super::faults::{Faults, element, member, quoted};
@@ -176,7 +176,7 @@ fn refund(o: &Object) -> Refund {
     }
 }
 
-/// An object of a definition and its path in it.
+/// A JSON object of a definition, and its path in the definition.
 struct Object<'a> {
     path: &'a str,
     map: &'a Map<String, Value>,
@@ -295,7 +295,7 @@ impl<'a> Object<'a> {
         Some(object.map(|o| read(&o)).unwrap_or_default())
     }
 
-    /// Reads an object with one value for each requester; a bare value counts for any requester.
+    /// Reads an object with one value for each requester; a value outside of an object counts for any requester.
     fn by_requester<T>(
         &self,
         name: &str,

@@ -5,7 +5,7 @@ use crate::call::{from_utf8, utf8};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString, c_char};
 
-/// A table by oid; the name is the present name.
+/// A table by oid, with its name at the time of the look-up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relation {
     pub oid: pg_sys::Oid,
@@ -18,7 +18,7 @@ pub struct Relation {
 pub struct UserColumn {
     /// Quoted.
     pub name: String,
-    /// As the catalog has it.
+    /// Not quoted.
     pub plain: String,
     pub number: i16,
     pub type_oid: pg_sys::Oid,
@@ -43,7 +43,7 @@ impl Relation {
         })
     }
 
-    /// The table is there and still has this name.
+    /// Whether the table exists and still has this name.
     pub fn is_still_named(&self) -> bool {
         Relation::of(self.oid).as_ref() == Some(self)
     }
@@ -60,7 +60,7 @@ impl Relation {
         found == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
     }
 
-    /// Locks the table to the end of the (sub)transaction, and takes the invalidation messages of earlier holders.
+    /// Locks the table to the end of the (sub)transaction, and processes invalidation messages about earlier changes.
     pub fn lock(&self, mode: u32) {
         // SAFETY: locks an oid that was a relation's a moment ago.
         unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };

@@ -147,7 +147,7 @@ impl<'a> Rules<'a> {
         self.faults.add(&mention.path, problem);
     }
 
-    /// A fault where the status is a claim state; `so` is the consequence.
+    /// Adds a fault if the status is a claim state; `so` ends the fault's text.
     fn refuse_claim_state(&self, mention: &Mention, so: &str) {
         if let Some(claim) = self.claimed.get(mention.status) {
             let (status, by) = (quoted(mention.status), &claim.path);
@@ -270,7 +270,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Success leads out of the lease, so not into a claim state. Rule 5 reports the claim's own claim state.
+    /// Success ends the lease, so a successful_state is no claim state. Rule 5 reports the claim's own claim state.
     fn claim_states_are_no_success(&self) {
         for mention in &self.mentions {
             let Place::Success(step, requester) = mention.place else {
@@ -324,8 +324,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A move that `transition` makes is known by its statuses and its requester. So two declarations of one move must
-    /// emit to the same topic.
+    /// For `transition`, the two statuses and the requester identify a move. So two declarations of one move must emit
+    /// to the same topic.
     fn one_move_emits_one_topic(&self) {
         let mut seen: HashMap<_, Vec<Emitting>> = HashMap::new();
         for emitting in Emitting::all(self.definition) {

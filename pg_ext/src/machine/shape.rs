@@ -51,7 +51,7 @@ impl MachineShape {
     }
 }
 
-/// Looks up all names of the definition. The error has a line for each that does not fit; a missing table hides others.
+/// Looks up all names. The error has a line for each member that does not fit, except the columns of a missing table.
 pub fn look_up_names(
     definition: &Definition,
     tables: [Option<Oid>; 3],

@@ -1,5 +1,5 @@
-//! Builds statements from a definition's identifiers and literals, always quoted. A caller's arguments are parameters.
-//! Of them, only a declared status and the name of an existing column become text here.
+//! Builds statements from a definition's identifiers and literals, always quoted. A caller's arguments are parameters,
+//! except a declared status and the name of an existing column, which become quoted text.
 
 /// Makes a statement from a template: replaces each `{name}` by the text given for it.
 pub fn fill(template: &str, parts: &[(&str, &str)]) -> String {

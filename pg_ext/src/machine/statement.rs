@@ -1,9 +1,9 @@
 //! A prepared statement over a machine's tables.
 //!
 //! The server looks the tables' names up again after a wait for a lock, and when it plans again. By then another table
-//! may have one of these names, or a column may have another type. So a statement first locks its tables by their oids;
-//! after that the tables do not change. A schema can still be renamed, so the names are checked once more after the
-//! statement.
+//! may have one of these names, or a column may have another type. So the tables are locked by their oids before the
+//! statement runs; after that they do not change. A schema can still be renamed, so the names are checked once more
+//! after the run.
 
 use super::changes;
 use super::relation::{Relation, UserColumn};

@@ -1,6 +1,6 @@
-//! `transition`: one conditional UPDATE. Where it moved nothing, a SELECT finds the reason. If the SELECT finds that
-//! the row can be moved now, the row is locked and the UPDATE is retried once. Where moves are recorded or emit events,
-//! the row is locked first, to read its old status. A row of a plain table is moved without these statements
+//! `transition`: one conditional UPDATE. If it moves no row, a SELECT finds the reason. If the SELECT finds that the
+//! row can be moved now, the row is locked and the UPDATE is retried once. If moves are recorded or emit events, the
+//! row is locked before the UPDATE, to read its old status. A row of a plain table is moved without these statements
 //! (`direct.rs`).
 
 use super::after::MoveMade;
@@ -72,7 +72,7 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
     }
 }
 
-/// The arguments of a move. Their bytes are the key of a kept statement; `transition` parses them only to build one.
+/// The arguments of a move. Their bytes are the key of a kept statement; they are parsed only to build a new statement.
 pub struct MoveWish<'a> {
     pub to: &'a [u8],
     from: Option<Datum>,
@@ -93,7 +93,7 @@ impl MoveWish<'_> {
         WantedMoves::read(self.to, self.from, self.requester)
     }
 
-    /// The key of a statement; each part begins with its length.
+    /// The key of a kept statement; each part begins with its length.
     pub fn key(&self, kind: &str, patch: &str) -> Vec<u8> {
         let from = self.from.map(varlena);
         let parts = [Some(kind.as_bytes()), Some(self.to), from, self.requester];
@@ -282,7 +282,7 @@ pub fn fill_move(
     )
 }
 
-/// ON002 where a trigger of the table changed the new status.
+/// ON002 if a trigger of the table changed the new status.
 pub fn ensure_moved(
     machine: &Machine,
     id: &RowId,

@@ -57,7 +57,7 @@ pub fn transition_many(call: &Call) -> Result<Datum> {
                 wish.follow(&machine, id, &shown(from.map(varlena).unwrap_or_default()))?;
                 moved_answer(column(row, 1), column(row, 2))
             }
-            // A row that was inserted after the lock does not count.
+            // A row that was inserted after the locking SELECT does not count.
             None if writable && !locked.contains_key(id.text.as_slice()) => {
                 ensure_updatable(&machine, id)?;
                 stayed(None, None, b"not_found")
@@ -78,7 +78,7 @@ fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
     column(row, 0).map(varlena)
 }
 
-/// The rows that are there and locked, and the rows that moved.
+/// Returns the rows that it locked, and the rows that it moved.
 fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
     let types = [machine.id_array_type()];
     let update = machine.plan_or(wish.key("many", ""), &types, [WRITE, NO, NO], || {

@@ -62,8 +62,8 @@ pub enum RowLock {
     Whole,
 }
 
-/// For a row that could not be locked: ON002 where the caller may see it, but a policy forbids any update. Does not
-/// wait; raises no error for a row that another session has locked.
+/// For a row that a locking SELECT did not find: ON002 if the caller may see the row, but a policy forbids any update.
+/// Does not wait; raises no error for a row that another session has locked.
 pub fn ensure_updatable(machine: &Machine, id: &RowId) -> Result<()> {
     if !machine.shape.table.has_policies() || RowSeen::find(machine, id, RowLock::No)?.is_none() {
         return Ok(());

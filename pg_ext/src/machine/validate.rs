@@ -1,6 +1,6 @@
 //! Makes the stored definition from the caller's definition, or reports all faults.
 //!
-//! No fault stops a check (missing rights do): a wrong member is one fault, and only checks that need it are left out.
+//! Only missing rights end the checks at once. A wrong member is one fault, and the checks that need it are skipped.
 //! `read` makes the tree, `rules` compares its members, `check_table` and `money` compare it with the tables and
 //! replace each predicate by its stored form.
 
@@ -26,7 +26,7 @@ pub struct Valid {
 }
 
 /// Checks a definition; `faults` has the faults found while reading it. 42501 unless the caller owns the table and is a
-/// member of the machine's owner and of the owners of its topics.
+/// member of the owners, if any, of the machine and its topics.
 pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let owner = owner(&definition, &faults)?;
     let named = |path, name: &str| DefinedTable::named(path, name, &faults);
@@ -91,7 +91,7 @@ fn against_tables(
     }
 }
 
-/// The role that owns the machine; 42501 unless the caller is a member.
+/// The role that owns the machine; 42501 unless the caller is a member of that role.
 fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
     let Some(name) = &definition.owner else {
         return Ok(None);
@@ -106,7 +106,7 @@ fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
     Ok(role)
 }
 
-/// The topics of `emit` exist. 42501 where the caller is no member of a topic's owner: moves do not check it again.
+/// The topics of `emit` exist. 42501 if a topic has an owner and the caller is no member: moves do not check it again.
 fn topics(definition: &Definition, faults: &Faults) -> Result<()> {
     for (path, topic) in definition.emits() {
         match Topic::named(&from_utf8(topic)) {
@@ -124,7 +124,7 @@ fn topics(definition: &Definition, faults: &Faults) -> Result<()> {
     Ok(())
 }
 
-/// 42501 where the caller does not own the table.
+/// 42501 if the caller does not own the table.
 pub fn ensure_owned(table: Oid, name: &str) -> Result<()> {
     if owned_by_caller(table) {
         return Ok(());
@@ -134,7 +134,7 @@ pub fn ensure_owned(table: Oid, name: &str) -> Result<()> {
     ))
 }
 
-/// No other machine has this table and status column.
+/// No other machine declares this table with this status column.
 fn nobody_else_has_it(
     definition: &Definition,
     table: &DefinedTable,

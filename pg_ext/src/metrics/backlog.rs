@@ -2,9 +2,9 @@
 //!
 //! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All of them
 //! have a row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
-//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a delayed
-//! event, or of a redriven one that was copied out of the log, counts from when it is due; in a batch from the take;
-//! after a failure from the first failure. Dead events are counted separately (dead.rs).
+//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of an event that
+//! is in once.event_kept alone (delayed, or redriven and its segment truncated) counts from when it is due; in a batch,
+//! from the take; after a failure, from its first failure. Dead events are counted separately (dead.rs).
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 /// The most events of a lane that are counted one by one.
 const EXACT: usize = 64;
-/// Of a subscriber, a call reads index entries for RETRIES rows of once.retry ([`entries_for`]), and LOOKUPS events.
+/// Per subscriber, a call reads index entries for RETRIES rows of once.retry ([`entries_for`]), and LOOKUPS events.
 const RETRIES: usize = 10_000;
 const LOOKUPS: usize = 1_000;
 
@@ -70,7 +70,7 @@ pub fn outbox(sheet: &Sheet) -> Result<()> {
         "pg_once_outbox_complete",
         &[],
         f64::from(u8::from(is_complete)),
-        "1: every backlog was read; 0: a subscriber has more rows of once.retry than one call reads, or more than 1000 delayed events that are due: its numbers are lower bounds.",
+        "1: every backlog was read; 0: a subscriber has more rows of once.retry than one call reads, or more than 1000 delayed or redriven events that are due, taken or failed: its numbers are lower bounds.",
     )
 }
 
@@ -190,8 +190,8 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry. They come by event id, and ids grow with time: if a row has waited since its
-    /// event was emitted, no later row has waited longer.
+    /// Counts the rows of once.retry in the order of event ids, which grow with time: after a row that has waited since
+    /// its event was emitted, no row has waited longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
@@ -219,14 +219,14 @@ impl BacklogLook {
         Ok(())
     }
 
-    /// No attempt has counted, no batch holds it, and it is not due yet.
+    /// The event has no counted attempt, is in no batch, is no suspect, and is not due yet.
     fn is_delayed(&self, row: &Retry) -> bool {
         let tried = [RetryCol::Token, RetryCol::Failures, RetryCol::Suspect];
         let due_at = row.i64(RetryCol::DueAt);
         tried.iter().all(|col| row.i64(*col) == 0) && due_at > self.now && due_at != INFINITY
     }
 
-    /// The time since which a row of once.retry waits; true: that is the time when the event was emitted.
+    /// The time since which a row of once.retry waits, and whether this is the time when the event was emitted.
     fn since(&self, subscriber: i32, row: &Retry) -> Result<(Option<i64>, bool)> {
         let id = row.i64(RetryCol::EventId);
         let (topic, lane) = (row.i32(RetryCol::Topic), row.i32(RetryCol::Lane));
@@ -274,7 +274,7 @@ impl BacklogLook {
             "outbox_lag_seconds",
             &labels,
             self.lag_us(backlog).unwrap_or(0) as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due, later from its last take or its first failure; a dead event does not count.",
+            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed event, or a redriven one whose segment of the log was truncated, counts from when it is due; in a batch, from the take; after a failure, from its first failure. A dead event does not count.",
         )?;
         sheet.put(
             "outbox_depth",

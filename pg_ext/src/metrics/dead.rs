@@ -1,5 +1,5 @@
-//! Dead letters of each subscriber: how many there are, how many died within the last hour, and when the first died.
-//! doctor reports them, too.
+//! Dead letters of each subscriber: their number, the number that died within the last hour, and the earliest death.
+//! doctor reports these, too.
 
 use super::Sheet;
 use crate::clock;
@@ -28,7 +28,7 @@ const DEAD: &CStr = c"
 
 static OF_SUBSCRIBERS: Kept = Kept::new(DEAD, &[TIMESTAMPTZOID, INT8OID]);
 
-/// The dead letters of a subscriber; a count of [`MOST_COUNTED`] may be more.
+/// The dead letters of a subscriber; a count of [`MOST_COUNTED`] means that many or more.
 pub struct DeadLetters {
     pub topic: String,
     pub subscriber: String,

@@ -8,8 +8,8 @@ use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most failures that are read in all, and the most receipts that are read of each failing subscriber; the newest
-/// first.
+/// The most failures that a call reads in all, and the most receipts that it reads of each failing subscriber. It reads
+/// the newest first.
 const FAILURES: i64 = 4_000;
 const RECEIPTS: i64 = 300;
 
@@ -64,7 +64,7 @@ pub fn failures(sheet: &Sheet) -> Result<()> {
             "side_effect_failure_rate",
             &[("topic", &*topic), ("subscriber", &*subscriber), ("kind", &*kind)],
             float(&row, 3),
-            "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. The time is shorter after more than 4000 failures of all subscribers or 300 receipts of this one.",
+            "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. The time is shorter if it has 4000 failures of all subscribers or 300 receipts of this one.",
         )?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Estimates how many events of a lane are stored after an event id. Reads some rows at some places of the index range
+//! Estimates how many events of a lane have an id above a given one. Reads some rows at some places of the index range
 //! and assumes that the rest is as dense.
 
 use crate::error::Result;

@@ -1,7 +1,7 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
-//! Overdue keys are pending keys: key_abandon has moved those whose first lease expired. A key in its first lease
-//! counts only while that lease is alive. No index separates such keys from finished keys, because that would cost each
+//! Overdue keys are in the lane PENDING: key_abandon moves a key there when its first lease has expired. In the lane
+//! ORDINARY a key counts up to that time. No index separates such keys from finished keys, because it would cost each
 //! completion its HOT update. So a bounded number of keys is read; pg_once_leases_complete says whether these were all.
 
 use super::{Sheet, entries_for};
@@ -16,8 +16,8 @@ use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 
-/// The index entries of pending keys, and of other keys, and the leases of actions that one call reads, unless the
-/// least numbers of all scopes or machines come to more; the most scopes; the least number of entries for each scope.
+/// A call reads MOST_ENTRIES index entries of pending keys, as many of other keys, and as many leases of actions; more
+/// if the least numbers of all its scopes or machines add up to more. It reads the keys of at most SCOPES scopes.
 const MOST_ENTRIES: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_ENTRIES_OF_SCOPE: usize = 8;
@@ -26,7 +26,7 @@ const NAMED: usize = 5;
 /// The least number of leases for each machine.
 const LEAST_LEASES: usize = 200;
 
-const COMPLETE: &str = "1: every lease was read; 0: the counts are lower bounds. One call reads about 4000 pending keys, the oldest first, 4000 keys in their first lease, the newest first, of 2000 scopes, and 4000 leases of actions.";
+const COMPLETE: &str = "1: every lease was read; 0: the counts are lower bounds. One call reads, in at most 2000 scopes, about 4000 pending keys (the oldest first) and about 4000 other keys (the newest first), and about 4000 leases of actions.";
 
 /// Numbers of unfinished keys.
 #[derive(Default)]
@@ -53,14 +53,14 @@ pub fn keys(sheet: &Sheet) -> Result<()> {
             "pg_once_key_leases",
             &[("state", state)],
             count as f64,
-            "Unfinished keys: alive: under a lease; overdue: its lease expired before the last sweep, or it was released and is due, and nobody has resumed it; waiting: released, not due yet. Bounded, see pg_once_leases_complete.",
+            "Unfinished keys: alive: under a lease; overdue: the lease expired (a first lease: before the last sweep), or the key was released and is due, and nobody has resumed the key; waiting: released, not due yet. Bounded, see pg_once_leases_complete.",
         )?;
     }
     sheet.put(
         "pg_once_keys_overdue_seconds",
         &[],
         keys.oldest_us as f64 / 1e6,
-        "For how long the oldest overdue key has waited to be resumed; 0: none. A key counts after the first sweep (key_abandon) since its lease expired.",
+        "For how long the oldest overdue key has waited to be resumed; 0: none. A key whose first lease expired counts after the next sweep (key_abandon).",
     )?;
     sheet.put(
         "pg_once_keys_parked",
@@ -109,7 +109,7 @@ impl KeyLeases {
         Ok(keys)
     }
 
-    /// Reads pending keys, the oldest first, or keys in their first lease, the newest first.
+    /// Reads pending keys, the oldest first, or keys of the other lane, the newest first.
     fn look_at_lane(
         &mut self,
         scope: &[u8],
@@ -176,7 +176,7 @@ pub struct ActionLeases {
 }
 
 impl ActionLeases {
-    /// Counts about `most` leases of a machine, in the order in which a sweep looks at them.
+    /// Counts at most about `most` leases of a machine, in the order in which a sweep looks at them.
     pub fn count(machine: &[u8], most: usize) -> Result<ActionLeases> {
         let mut actions = ActionLeases::default();
         let table = Table::to_read(crate::action::lease::TABLE)?;

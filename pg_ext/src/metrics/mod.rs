@@ -1,9 +1,9 @@
 //! `metrics`: numbers for an exporter that calls it every few seconds.
 //!
 //! Invariant: a call reads no history. It reads the end of an index or a bounded number of index entries, or makes one
-//! probe for each lane; a larger count stops at a bound or is estimated, and its help says so. A call waits for a lock
-//! no longer than once.sweep_lock_timeout. After that time it leaves out the part that needs the lock, and a row says
-//! so. It writes nothing and checks no owner: it shows numbers and names, no payload, and no label is a scope.
+//! probe for each lane. A count above its bound stops there or is estimated; the help of the metric says so. A call
+//! waits for a lock at most once.sweep_lock_timeout, then skips the part that needs the lock; pg_once_metrics_failed
+//! shows this. A call writes nothing and checks no owner: it shows numbers and names, no payload and no scope.
 
 mod backlog;
 pub mod dead;

@@ -39,7 +39,7 @@ static OF_MACHINES: Kept = Kept::new(MACHINES, &[TIMESTAMPTZOID, INT8OID]);
 const NUMBERS: [(&str, &str); 4] = [
     (
         "pg_once_machine_refunds",
-        "Calls of cancel_refund that marked something; exact below 1000, then what the planner estimates since the last ANALYZE.",
+        "Calls of cancel_refund that marked something; exact below 1000, then an estimate from the statistics of the last ANALYZE.",
     ),
     (
         "pg_once_machine_refund_items",

@@ -1,4 +1,4 @@
-//! Numbers from small tables and catalogs: the sweeps' record, and the size of the extension's tables.
+//! Numbers from small tables and catalogs: the results of the sweeps, and the size of the extension's tables.
 
 use super::Sheet;
 use crate::clock;
@@ -22,7 +22,7 @@ const SIZES: &CStr = c"
 static OF_SWEEPS: Kept = Kept::new(SWEEPS, &[TIMESTAMPTZOID]);
 static OF_TABLES: Kept = Kept::new(SIZES, &[]);
 
-/// Runs of the sweeps; a task that has never run has rows, too.
+/// The totals of each sweep task; a task that has never run has rows, too.
 pub fn sweeps(sheet: &Sheet) -> Result<()> {
     let now = [Some(Datum::from(clock::now_us()?))];
     let mut never: BTreeSet<&str> = Task::ALL.iter().map(|task| task.name()).collect();

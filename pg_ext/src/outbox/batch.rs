@@ -18,7 +18,7 @@ const BY_TOKEN: Name = c"batch_pkey";
 pub const BY_LANE: Name = c"batch_lane";
 
 thread_local! {
-    /// The token of each lane's last part, as last read. A search from there on reads few entries of the last page.
+    /// The last token read for each subscriber and lane. A search for the last part begins at it and reads few entries.
     static LAST: RefCell<HashMap<(i32, i32), i64>> = RefCell::new(HashMap::new());
 }
 
@@ -84,7 +84,7 @@ impl Part {
     }
 
     /// Tokens of the lane's batches that may be out (may still hold events): batches that were out when this part was
-    /// taken, and this part's batch if it took events here.
+    /// taken, and this part's own batch if this part has events.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {
@@ -211,7 +211,7 @@ pub fn lost(subscriber: &Subscriber, token: i64, events: &[i64]) -> Error {
         Kind::LeaseLost,
         format!("token {token} holds no such event of {}", subscriber.shown()),
     )
-    .hint("The lease expired, or they left with an earlier failed event of their order_key: stop working on them.");
+    .hint("The lease expired, or they left the batch together with an earlier failed event of their order_key: stop working on them.");
     match events {
         [] => lost,
         events => lost.detail(listed(events)),

@@ -176,7 +176,7 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     redrive(&subscriber, &found).map(Datum::from)
 }
 
-/// Letters that died at this time or earlier have expired, even if no sweep has removed them yet.
+/// The latest time of death of an expired letter. A sweep may not have deleted the expired letters yet.
 fn kept_since(subscriber: &Subscriber) -> Result<i64> {
     let now = clock::now_us()?;
     Ok(subscriber
@@ -205,7 +205,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);
     }
-    // Gets a transaction id, then an event id, as an emit does. The new event id tells idle takes to look (quiet.rs).
+    // Gets a transaction id, then an event id, as an emit does. After a new event id, idle takes look again (quiet.rs).
     table::own_xid();
     Sequence::next(c"event_id")?;
     let ids: Vec<i64> = found.iter().map(|r| number(r, 0)).collect();

@@ -1,5 +1,5 @@
-//! once.delivery: failed attempts. `outbox_deliveries` lists an event's; metrics counts recent ones. Deleted with
-//! the batch in which the event was acked (retire/tidy.rs), with a discarded or reaped dead letter, or the subscriber.
+//! once.delivery: failed attempts. `outbox_deliveries` lists those of an event; metrics counts recent ones. They are
+//! deleted with the batch that acked the event (retire/tidy.rs), a discarded or expired letter, or the subscriber.
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;

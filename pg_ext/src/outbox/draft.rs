@@ -1,4 +1,4 @@
-//! A batch in the making: the token, and the rows that the caller gets.
+//! The batch that a take builds: the token, and the rows that the caller gets.
 //!
 //! A batch gets its token with its first part (batch.rs): a take that finds nothing locks no token. The rows are in the
 //! order of event ids, whatever lanes they came from.
@@ -29,7 +29,7 @@ pub struct Draft<'a> {
     rows: Vec<(i64, [Option<Datum>; 8])>,
     /// The draft has one event, a suspect, and takes no other.
     pub alone: bool,
-    /// once.retry may have rows of the subscriber; set also when this take puts a batch back.
+    /// once.retry may have rows of the subscriber. Also set when this take puts the events of an expired batch back.
     pub retries: bool,
     /// An earlier batch is not over.
     pub is_active: bool,
@@ -57,7 +57,7 @@ impl<'a> Draft<'a> {
         self.rows.is_empty()
     }
 
-    /// It takes no more events.
+    /// The draft takes no more events.
     pub fn is_full(&self) -> bool {
         self.alone || self.rows.len() >= self.wish.max
     }

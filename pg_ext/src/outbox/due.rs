@@ -41,7 +41,7 @@ pub fn next_lease_end() -> Result<Option<i64>> {
     Ok(first)
 }
 
-/// Counts the segments to be emptied; each is due since its first event.
+/// Counts the segments that hold events, except the current segment: see [`stored`].
 pub fn retire() -> Result<DueWork> {
     let current = event::current_segment(&Snapshot::latest())?;
     stored(Some(current))

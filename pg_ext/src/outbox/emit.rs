@@ -1,12 +1,12 @@
 //! `outbox_emit`: one insert into the current segment.
 //!
 //! The order of an emit: it locks the segment, checks that the segment is still current, reads the topic, gets a
-//! transaction id, and gets an event id. Because the lock comes first, no truncation and no change of lanes can come in
-//! between. seen.rs relies on the order of the two ids.
+//! transaction id, and gets an event id. Because the lock comes first, the segment is not truncated and the topic's
+//! lanes do not change until this transaction has ended. seen.rs relies on the order of the two ids.
 //!
-//! A cached row of once.segment is enough for the check. The sweep task that opens a segment holds the task's lock
-//! until the server has sent the invalidation. An emitter that missed the invalidation locked the old segment earlier.
-//! So the next run of the task, which may drain the old segment, sees the emitter's lock.
+//! The check may use a cached row of once.segment. The transaction that opens a segment holds the lock of the sweep
+//! task outbox_retire until its invalidation is sent. An emitter that missed the invalidation had locked the old
+//! segment by then. So the next run of the task, which may drain the old segment, sees the emitter's lock.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;
@@ -26,7 +26,7 @@ static SHAPE: Shape = Shape::new(&[
     (c"event_id", pg_sys::INT8OID),
     (c"emitted", pg_sys::BOOLOID),
 ]);
-/// Waits for an open transaction with the dedupe_key. Takes the key if it is free or its dedupe window is over.
+/// Waits for an open transaction that has taken this key. Takes the key if it is free or its dedupe window is over.
 static TAKE_KEY: Kept = Kept::new(
     c"INSERT INTO once.dedupe AS d (topic_id, event_id, until, id) VALUES ($1, $2, $3, $4)
       ON CONFLICT (topic_id, id) DO UPDATE SET event_id = excluded.event_id, until = excluded.until
@@ -99,8 +99,8 @@ pub fn outbox_emit(call: &Call) -> Result<Datum> {
     Ok(SHAPE.row(&[Some(Datum::from(event_id)), Some(Datum::from(emitted))]))
 }
 
-/// Emits to a topic that the caller may use. Returns the event's id and true, or, if the dedupe_key was there already,
-/// the first event's id and false.
+/// Emits to a topic; 42501 unless the caller may use it. Returns the event's id and true, or, if an earlier event has
+/// the dedupe_key, the earlier event's id and false.
 pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     let segment = open_segment()?;
     let topic = Topic::named(topic)?;
@@ -114,8 +114,8 @@ pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     log(&topic, emission, &segment)
 }
 
-/// Emits the event of a step or a move. Rights were checked when the step registered it, or the machine was defined.
-/// None: the topic is gone or has no subscribers.
+/// Emits the event of a step or a move. Rights were checked when the step registered the event or the machine was
+/// defined. None: the topic is gone or has no subscribers.
 pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>> {
     let segment = open_segment()?;
     match Topic::registered(topic)? {
@@ -161,7 +161,7 @@ fn log(topic: &Topic, emission: &Emission, segment: &Table) -> Result<(i64, bool
     Ok((event_id, true))
 }
 
-/// Locks the current segment as any INSERT does; it is still current after the lock.
+/// Locks the current segment as any INSERT does. The segment is still current once it is locked.
 fn open_segment() -> Result<Table> {
     let current = || CURRENT.get(b"", || event::current_segment(&Snapshot::latest()));
     loop {
@@ -187,7 +187,7 @@ pub fn lane_of_key(key: &[u8], lanes: i32) -> i32 {
     1 + (u32::from_be_bytes([a, b, c, d]) % lanes.max(1) as u32) as i32
 }
 
-/// The event that has this dedupe_key already; None: the key is ours now.
+/// The earlier event that has this dedupe_key; None: this emit has taken the key.
 fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
     let id = first_16(&Sha256::digest(utf8(key)));
     let (topic_id, id) = (Some(Datum::from(topic.id)), Some(row::uuid(&id)));
@@ -204,8 +204,8 @@ fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
         if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
             return Ok(None);
         }
-        // TAKE_KEY locks a key whose window is not over, so no sweep deletes it now. If no row is found all the same,
-        // try again.
+        // TAKE_KEY locks the row also if its window is not over, so no sweep deletes it now. If FIRST finds no row all
+        // the same, try again.
         let first = spi::query_latest(&FIRST, &[topic_id, id])?;
         if let Some(first) = spi::first(&first) {
             return Ok(Some(first.value() as i64));

@@ -46,7 +46,7 @@ pub const KEPT: Home = Home {
     xid: c"event_kept_xid",
 };
 
-/// The lane of delayed and redriven events. No cursor reads it: takes find these events through once.retry.
+/// The lane of delayed and redriven events. No take reads this lane: takes find these events through once.retry.
 pub const DELAYED_LANE: i32 = -1;
 /// The lanes of events without order_key: several, so that takes do not wait for each other.
 pub const UNORDERED: [i32; 8] = [0, -2, -3, -4, -5, -6, -7, -8];
@@ -58,7 +58,7 @@ pub fn unordered_lane(event_id: i64) -> i32 {
     UNORDERED[(event_id / RUN).rem_euclid(UNORDERED.len() as i64) as usize]
 }
 
-/// How many event ids below this one (from 0) belong to this unordered lane. For any other lane: the event id itself.
+/// Counts the event ids from 0 to below `event_id` in an unordered lane. For any other lane: `event_id` itself.
 pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     let Some(turn) = UNORDERED.iter().position(|l| *l == lane) else {
         return event_id;
@@ -68,7 +68,7 @@ pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     event_id.div_euclid(round) * RUN + here.clamp(0, RUN)
 }
 
-/// A lane of events without order_key: any number of live batches may share it.
+/// The lane is for events without order_key. Any number of open batches may share it.
 pub fn is_unordered(lane: i32) -> bool {
     UNORDERED.contains(&lane)
 }
@@ -96,7 +96,7 @@ pub fn homes() -> impl Iterator<Item = &'static Home> {
     SEGMENTS.iter().chain(std::iter::once(&KEPT))
 }
 
-/// An event by its place; a delayed or redriven event is found under every lane.
+/// Finds an event by topic, lane and id; a delayed or redriven event is found whatever lane is given.
 pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
     let snapshot = Snapshot::latest();
     let lanes = [lane, DELAYED_LANE];
@@ -119,7 +119,7 @@ pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
     Ok(None)
 }
 
-/// An event that a batch or a retry names.
+/// Like [`find`], for an event that a batch or a retry names: an error if the event is not stored.
 pub fn needed(topic: &Topic, lane: i32, event_id: i64) -> Result<Event> {
     find(topic.id, lane, event_id)?.ok_or_else(|| {
         let topic = shown(&topic.name);

@@ -1,7 +1,7 @@
-//! One lane of one subscriber, locked by this transaction: the events that a take gets from it.
+//! Takes events from one lane of a subscriber. This transaction has locked the lane.
 //!
-//! Invariant: the last part of a lane stores how far the lane has been read, and which earlier batches may still be out
-//! (`open`). So nothing here reads batches that are over, however many there are.
+//! Invariant: the last part (batch.rs) of a lane stores how far the lane has been read, and which earlier batches may
+//! still hold events (`open`). So a take looks at these batches only, however many are stored.
 
 use super::batch::{Batch, Col, Part, TABLE};
 use super::draft::Draft;
@@ -19,10 +19,10 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// The most events of a lane that a take puts behind others; with this many put back, it puts back no further batch.
+/// The most events of a lane that a take puts behind others. A take that has put this many back puts back no more.
 const MOST_BEHIND: usize = 10_000;
 
-/// A lane under this take's lock.
+/// A lane that this take has locked.
 pub struct LockedLane<'a> {
     subscriber: &'a Subscriber,
     lane: i32,
@@ -38,12 +38,12 @@ struct LaneTake {
     ids: Vec<i64>,
     redelivered: bool,
     suspect: bool,
-    /// Events put behind earlier events of their key.
+    /// The number of events put behind earlier events of their key.
     behind: usize,
 }
 
 impl<'a> LockedLane<'a> {
-    /// The lane as it is committed now; its lock is held.
+    /// The lane as it is committed now. The caller has locked it.
     pub fn as_committed(subscriber: &'a Subscriber, lane: i32) -> Result<LockedLane<'a>> {
         let (seen, snapshot) = Seen::now()?;
         Ok(LockedLane {
@@ -56,10 +56,10 @@ impl<'a> LockedLane<'a> {
         })
     }
 
-    /// Adds events of the lane to the draft. True: this wrote rows.
+    /// Adds events of the lane to the draft. True: rows were written.
     pub fn fill(mut self, draft: &mut Draft) -> Result<bool> {
         let last = self.last.as_ref().map_or(0, Part::token);
-        // The tokens of a lane only grow, so another take has used the lane since this batch got its token.
+        // The tokens of a lane must grow. Skip the lane if another take has used it since this batch got its token.
         if draft.begun().is_some_and(|token| token <= last) {
             return Ok(false);
         }
@@ -67,13 +67,13 @@ impl<'a> LockedLane<'a> {
             return Ok(false);
         };
         if expired {
-            // The events that were put back became due just now.
+            // The events that were put back became due after the old `now`.
             self.now = clock::now_us()?;
             draft.retries = true;
         }
         let mut found = LaneTake::default();
         let mut window = Window::behind(self.subscriber, self.last.as_ref())?;
-        // Fresh events and suspects alternate; a suspect goes alone.
+        // Suspects and other events alternate; a suspect is taken alone.
         let was_suspect = self.last.as_ref().is_some_and(|b| b.flag(Col::Suspect));
         let may_be_alone = draft.is_empty();
         if !(may_be_alone && !was_suspect && self.take_suspect(draft, &mut found)?) {
@@ -96,8 +96,8 @@ impl<'a> LockedLane<'a> {
         Ok(true)
     }
 
-    /// Puts expired batches of the lane back. Returns the tokens of the batches still out, and whether a batch was put
-    /// back. None: a batch holds this keyed lane.
+    /// Puts expired batches of the lane back. Returns the tokens of the batches that still hold events of the lane, and
+    /// whether a batch was put back. None: the lane is keyed, and there is such a batch.
     fn open(&self, draft: &mut Draft) -> Result<Option<(Vec<i64>, bool)>> {
         let Some(last) = &self.last else {
             return Ok(Some((Vec::new(), false)));

@@ -69,10 +69,10 @@ pub enum Fate {
     Dead,
 }
 
-/// An event that leaves.
+/// An event that leaves its batch.
 pub struct Leaving {
     pub event: HeldEvent,
-    /// The attempt counts; `event.failures` includes it.
+    /// True: the attempt counts, and `event.failures` includes it.
     pub counted: bool,
     pub fate: Fate,
 }
@@ -131,7 +131,7 @@ fn fresh(sub: &Subscriber, lane: i32, id: i64) -> Result<HeldEvent> {
     })
 }
 
-/// Moves the events. Returns the events that waited and are now due: some of these, or events behind them.
+/// Moves the events to once.retry or once.dead. Returns the events that [`retry::free`] made due.
 pub fn leave(
     sub: &Subscriber,
     token: i64,

@@ -1,9 +1,9 @@
 //! `outbox_nack`: events of a batch failed, or are released.
 //!
-//! For each order_key only the first named event counts as failed. The later events of the key in the batch, named or
-//! not, leave the batch too, but no attempt is counted for them.
-//! The receipt stores the rows of the answer: the same call again in this transaction returns them, and a later
-//! transaction gets their attempt and dead in the DETAIL of ON006.
+//! For each order_key at most the first named event counts an attempt. The later events of the key in the batch, named
+//! or not, leave the batch too, but no attempt is counted for them. The receipt stores the rows of the answer. The same
+//! call again in this transaction returns these rows; a later transaction gets ON006, with `attempt` and `dead` of each
+//! event in the DETAIL.
 
 use super::backoff;
 use super::batch::{self, Batch};
@@ -22,14 +22,14 @@ use std::ffi::CStr;
 
 /// The longest kind of a failure, in characters.
 const KIND_MAX: usize = 100;
-/// The attempt is not counted.
+/// This kind counts no attempt.
 const RELEASED: &[u8] = b"released";
-/// The event is dead at once.
+/// With this kind the event is dead at once.
 const NEVER: &[u8] = b"never";
 /// The kind of an expired lease; not for callers.
 pub const EXPIRED: &[u8] = b"expired";
 
-// Events that were not named, and left behind named events, have no attempt in the receipt.
+// Events that were not named, but left with a named event of their key, have no attempt in the receipt.
 const ANSWER: &CStr = c"
     SELECT u.event_id, u.attempt, NULLIF(u.next_at, 'infinity'), u.dead
       FROM once.receipt r, unnest(r.event_ids, r.attempts, r.next_at, r.dead) u (event_id, attempt, next_at, dead)
@@ -179,7 +179,7 @@ impl Nack<'_> {
         ledger.append(ReceiptKind::Nacked, &ids, Some(answer.map(Some)))
     }
 
-    /// The named events in the caller's order, and the later events of their keys.
+    /// The named events in the caller's order, and the later events of their keys that were not named.
     fn leaving(&self, ledger: &Ledger) -> Result<(Vec<Leaving>, Vec<Leaving>)> {
         let places: HashMap<i64, usize> = self.named.iter().copied().zip(0..).collect();
         let mut broken: HashSet<Vec<u8>> = HashSet::new();
@@ -217,7 +217,7 @@ impl Nack<'_> {
         if kind == RELEASED {
             return uncounted(event, Fate::Due(retry_at.unwrap_or(self.now)));
         }
-        // The worker survived the event, so it is no suspect any more.
+        // The worker survived the event, so the event is no suspect any more.
         let event = HeldEvent {
             suspect: false,
             ..event

@@ -1,8 +1,8 @@
-//! Batches whose lease expired are put back. A take puts back those of the lanes that it locks; the sweep task
-//! outbox_requeue puts back those of all subscribers.
+//! Puts the events of expired batches back into once.retry. A take does this for the lanes that it locks, the sweep
+//! task outbox_requeue for all subscribers.
 //!
-//! An event that was alone in its batch has failed once more. In a larger batch any of the events may have killed the
-//! worker. So those that it still holds return uncounted, as suspects, and a take hands out one suspect alone.
+//! The event of a batch of one has failed once more. In a larger batch any event may have killed the worker: those
+//! still held become suspects, and no attempt is counted. A take hands out a suspect alone.
 
 use super::backoff;
 use super::batch::{self, Batch, Part};
@@ -21,7 +21,7 @@ pub struct PutBack {
     /// The batches that no longer hold an event.
     pub over: HashSet<i64>,
     pub events: i64,
-    /// The bound was reached before the last batch.
+    /// `most` was reached before the last batch.
     pub more: bool,
 }
 
@@ -77,7 +77,7 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
     }
 }
 
-/// The event of a batch of one has failed.
+/// The only event of a batch has failed.
 fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     let suspect = |event| HeldEvent {
         suspect: true,

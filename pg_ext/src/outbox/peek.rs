@@ -1,7 +1,7 @@
 //! `outbox_peek`: the pending events of a subscriber, without taking them.
 //!
-//! A pending event is in the log after a lane's cursor, in an open batch, or in once.retry. The call reads at most
-//! `max` events from each lane, from each batch and from once.retry.
+//! A pending event is in the log and not taken yet, in an open batch, or in once.retry. The call collects at most `max`
+//! events from each lane, from each batch and from once.retry.
 
 use super::batch::{self, Batch, Part};
 use super::event::{self, Col, Event, is_unordered};
@@ -119,7 +119,7 @@ impl Peek<'_> {
         })
     }
 
-    /// An event of a batch: leased, or ready again once the lease is over.
+    /// An event of a batch: leased, or ready again if the lease has expired.
     fn leased(&self, lane: i32, attempt: i32, until: i64) -> PendingState {
         PendingState {
             lane,
@@ -195,7 +195,7 @@ impl Peek<'_> {
         Ok(is_out)
     }
 
-    /// An event that no take has handed out.
+    /// Adds an event of the log that no take has handed out.
     fn of_log(&mut self, event: &Event, lane: i32, is_out: bool) -> Result<()> {
         let waits = !is_unordered(lane)
             && (is_out

@@ -1,15 +1,15 @@
-//! A memory of takes that found nothing, so that the next take need not look through all lanes again.
+//! Remembers takes that found nothing, so that the next take need not look through all lanes again.
 //!
-//! Invariant: the memory says "nothing" only where there is nothing. A take of this backend looked through every
-//! lane: no event was pending, no batch was open, and no row of once.retry was due. That take could not see the events
-//! of two kinds of transactions:
-//! - A transaction that had its id when the take began. If it has ended since, `unended` is different now.
+//! Invariant: a take is skipped only if it would find nothing. An earlier take of this backend looked through every
+//! lane: the log had no new event, no batch was open, and no row of once.retry was due. The earlier take could not see
+//! the events of two kinds of transactions:
+//! - A transaction that had its id when that take began. If it has ended since, `unended` is different now.
 //! - A transaction that got its id later, and its event ids after that. Then the sequence of event ids has moved on.
 //!
 //! A redrive takes an event id, too, so that the sequence moves on. A row of once.retry outside a batch becomes due at
 //! a known time (`next_due`). While a batch is open, a take of this backend stores no memory. DROP and CREATE EXTENSION
-//! begin another sequence (`ids`). Rows that were written by hand are seen only after [`LONGEST_US`]. So is an event
-//! that others have nacked, taken again and nacked again while this backend looked through the lanes.
+//! begin another sequence (`ids`). Rows that were written by hand are seen after [`LONGEST_US`] at the latest. So is an
+//! event that others have nacked, taken again and nacked again while this backend looked through the lanes.
 
 use super::retry;
 use super::topic::Subscriber;
@@ -34,7 +34,7 @@ struct QuietLog {
     moment: LogMoment,
 }
 
-/// Where the log was when a take began.
+/// The state of the log when a take began.
 pub struct LogMoment {
     /// The sequence of event ids.
     ids: Oid,
@@ -62,7 +62,7 @@ impl LogMoment {
         })
     }
 
-    /// A take of this backend found nothing, no event has come since, and no retry is due.
+    /// A take of this backend found nothing, no event was emitted or committed since, and no retry is due.
     pub fn is_quiet(&self, subscriber: &Subscriber) -> Result<bool> {
         let now = clock::now_us()?;
         Ok(QUIET.with(|quiet| {
@@ -79,7 +79,7 @@ impl LogMoment {
         }))
     }
 
-    /// Asks for open transactions, then for retries, before the take looks at the lanes. True: there may be retries.
+    /// Reads the open transactions, then the retries, before the take looks at the lanes. True: there may be retries.
     pub fn before_look(&mut self, subscriber: &Subscriber) -> Result<bool> {
         self.unended = Snapshot::latest().unended_before(self.next, MOST_UNENDED);
         let any = retry::may_have_any(subscriber)?;

@@ -1,4 +1,4 @@
-//! Receipts: how the events of a batch left it. They are written under the lock of the batch's head and never changed.
+//! Receipts record how events left a batch. A receipt is written under the lock of the batch, and never changed.
 
 use super::batch::Batch;
 use crate::call;
@@ -108,7 +108,7 @@ impl Ledger {
         self.n = receipt.i32(Col::N);
         self.acked = receipt.i32(Col::Acked);
         let kind = receipt.raw(Col::Kind).map(|d| d.value() as u8);
-        // In the receipt of a nack the named events stand before the later events of their keys.
+        // A nack's receipt lists the named events before the later events of their keys.
         let named = receipt.raw(Col::NextAt).and_then(call::times);
         let named = named.map_or(0, |times| times.len());
         for (i, id) in self.last.iter().enumerate() {
@@ -130,8 +130,8 @@ impl Ledger {
         self.left.get(&event_id).is_some_and(|left| left.1)
     }
 
-    /// Splits the events of a call into held events and other events, without repeats. NULL means all held events; if
-    /// no event is held, the events that the last call named.
+    /// Splits the events of a call into held events and other events, without repeats. None means all held events; if
+    /// no event is held, the events of the last receipt that were acked, or named in the nack.
     pub fn split(&self, wanted: Option<&[i64]>) -> (Vec<i64>, Vec<i64>) {
         let Some(wanted) = wanted else {
             let named = |id: &i64| !self.has_left(*id, LeftBy::Lost);

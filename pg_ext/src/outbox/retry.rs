@@ -1,14 +1,14 @@
 //! once.retry: events of a subscriber that are handled one by one, because they failed, were delayed or redriven, or
-//! stand behind an earlier event of their order_key in this table.
+//! wait behind an earlier event of their order_key in this table.
 //!
-//! A row is in a batch (token), due from a time on (a finite due_at), or waits (infinity). In a lane without keys no
-//! row waits. In a keyed lane the first row of a key has the lowest event_id, and no later row is handed out before it.
-//! Invariant: a first row never waits. So every write that removes a row, or makes another row the first, ends with
-//! [`free`], which makes a waiting first row due now. A row that is inserted ahead of others (a redriven event, or an
-//! event that was committed late) is inserted as due. Rows behind the first may have a finite due_at, and keep it.
+//! A row is in a batch (token set), due at a time (finite due_at), or waiting (due_at infinity). In a lane without keys
+//! no row waits. In a keyed lane the first row of a key is that with the lowest event_id; no later row is handed out
+//! before it. Invariant: a first row never waits. So every write that removes rows or takes them out of a batch ends
+//! with [`free`], which makes a waiting first row due now. A row that is inserted ahead of others (a redriven event, or
+//! an event that was committed late) is inserted as due. Rows behind the first may have a finite due_at, too.
 //!
-//! A row in a batch is changed under the lock of the batch. Any other row is changed by a take that holds the lane, or
-//! by `free` under the lock of a batch. A keyed lane has at most one open batch, so `free` never waits.
+//! A row in a batch is changed under the lock of the batch. Any other row is changed by a take that has locked the
+//! lane, or by `free` under the lock of a batch. A keyed lane has at most one open batch, so `free` never waits.
 
 use super::batch::Batch;
 use super::topic::Subscriber;
@@ -113,7 +113,7 @@ fn is_suspect(row: &Retry) -> bool {
     row.raw(Col::Suspect).is_some_and(|d| d.value() != 0)
 }
 
-/// One lane of a subscriber as it is committed now.
+/// A subscriber's rows in one lane, as committed now.
 struct RetryLane {
     subscriber: i32,
     lane: i32,
@@ -214,17 +214,17 @@ pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i6
     RetryLane::open(sub, lane)?.first_of_key(key)
 }
 
-/// The most index entries of one look, because an old snapshot keeps the entries of deleted rows.
+/// The most index entries that one probe reads: an old snapshot keeps the entries of deleted rows.
 const MOST_ENTRIES: usize = 50;
 
-/// The subscriber may have rows; the look stops at MOST_ENTRIES.
+/// The subscriber has rows, or its first MOST_ENTRIES index entries are all of invisible rows.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     let keys = &mut [ScanKey::i32(1, sub.id)];
     Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), MOST_ENTRIES)
 }
 
 /// The earliest due_at of rows that are in no batch and do not wait; infinity: there is none. Stops at a row that is
-/// due. If the look at a lane reaches MOST_ENTRIES, answers i64::MIN: a row may be due.
+/// due. If a probe reaches MOST_ENTRIES, answers i64::MIN: a row may be due.
 pub fn next_due(sub: &Subscriber, now: i64) -> Result<i64> {
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
     let mut first = INFINITY;
@@ -332,7 +332,7 @@ pub fn delayed(topic_id: i32, event_id: i64, due_at: i64) -> Result<()> {
     spi::query_latest(&DELAYED, &args.map(Some)).map(drop)
 }
 
-/// These events of the batch are delivered: deletes their rows, and makes the rows behind them due.
+/// Deletes the rows of acked events of the batch, and calls [`free`] for their keys.
 pub fn acked(sub: &Subscriber, batch: &Batch, ids: &[i64]) -> Result<()> {
     if !batch.is_redelivered() || ids.is_empty() {
         return Ok(());
@@ -353,7 +353,7 @@ pub fn remove(sub: &Subscriber, ids: &[i64]) -> Result<()> {
     spi::query_latest(&REMOVED, &args).map(drop)
 }
 
-/// Makes the first row of each key (given with its lane) due now if it waits; returns these events.
+/// Makes the first row of each key (given with its lane) due now if that row waits; returns the events made due.
 pub fn free<'k>(
     sub: &Subscriber,
     keys: impl IntoIterator<Item = (i32, &'k [u8])>,

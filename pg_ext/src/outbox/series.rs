@@ -1,5 +1,5 @@
-//! The series of events that this incarnation writes. A transaction id means something only in the incarnation that
-//! assigned it. So a restored database begins a new series, and all events of the older series are committed.
+//! The series of events that this incarnation writes. A transaction id is valid only in the incarnation that assigned
+//! it. So a restored database begins a new series, and all events of the older series count as committed.
 
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;
@@ -16,7 +16,7 @@ static BEGIN: Kept = Kept::new(
       SELECT coalesce(max(series), 0) + 1, $1 FROM once.series",
     &[INT8OID],
 );
-/// Event ids go on above the restored event ids, even if the sequence was not restored.
+/// Makes new event ids larger than the restored ones, even if the sequence was not restored.
 static GO_ON: Kept = Kept::new(
     c"SELECT setval('once.event_id', greatest(last.id, (SELECT last_value FROM once.event_id)))
         FROM (SELECT max(id) AS id
@@ -32,8 +32,8 @@ static GO_ON: Kept = Kept::new(
     &[],
 );
 
-/// The last series, if it is this incarnation's. An earlier series of this incarnation does not count: the lanes have
-/// gone on to the later series.
+/// The last series, if it is this incarnation's. An earlier series of this incarnation does not count: lanes may
+/// already be read in the later series.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     let table = Table::to_read(TABLE)?;
     let last = table.find_last(c"series_pkey", &mut [], snapshot)?;

@@ -81,8 +81,8 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     Ok(Datum::from(0))
 }
 
-/// Tries the locked lanes again until it writes rows, has looked at each, or WAIT_MS are over. The wait has an end
-/// because a transaction that stays open holds its lanes for long.
+/// Tries the locked lanes again until it writes rows, has looked at each, or WAIT_MS are over. The wait is bounded
+/// because a transaction that stays open keeps its lanes locked.
 fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, lanes: &mut LaneOrder) -> Result<()> {
     for _ in 0..WAIT_MS {
         let mut still = Vec::new();
@@ -104,7 +104,7 @@ fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, lanes: &mut LaneOrder) -> Res
     Ok(())
 }
 
-/// Takes from a lane. True: it wrote rows, and keeps the lock.
+/// Takes from a lane. True: rows were written, and the lock is kept.
 fn take_from_lane(
     lane: i32,
     lock: TryLock,
@@ -131,7 +131,7 @@ struct LaneOrder {
     takes: u32,
     /// Lanes where events were found lately, the longest ago first.
     found: Vec<i32>,
-    /// The first of the other lanes.
+    /// The index, modulo the number of lanes, of the lane with which the other lanes begin.
     start: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Finds topics and subscribers for the calls that name them: at most one index probe each, and the owner's check.
+//! Finds topics and subscribers for the calls that name them, with at most one index probe each, and checks the owner.
 
 use super::event::UNORDERED;
 use super::seen::Seen;
@@ -82,13 +82,13 @@ impl Topic {
         })
     }
 
-    /// Until this transaction ends, no subscriber of the topic is made or dropped, because a delayed event gets a row
-    /// for each subscriber. Waits for an open transaction that makes or drops a subscriber.
+    /// Blocks changes of the topic's subscribers until this transaction ends, because a delayed event gets a row for
+    /// each of them. Waits for an open transaction that makes or drops a subscriber.
     pub fn hold_subscribers(&self) {
         wait_shared(self.subscribers_lock());
     }
 
-    /// For a change of its subscribers: waits for open transactions that have emitted delayed events.
+    /// Called before the topic's subscribers change: waits for open transactions that have emitted delayed events.
     pub fn change_subscribers(&self) {
         wait_exclusive(self.subscribers_lock());
     }
@@ -120,7 +120,7 @@ pub struct Subscriber {
     pub cap_us: i64,
     pub lease_us: i64,
     pub max_life_us: i64,
-    /// None: dead letters stay.
+    /// None: dead letters stay until they are redriven or discarded.
     pub dead_for_us: Option<i64>,
     pub paused: bool,
     pub start_series: i32,

@@ -2,8 +2,8 @@
 //! did not, in the order of event ids.
 //!
 //! Most of these events have ids above the earlier snapshot's `high`: they are one range of the index by position. The
-//! other events belong to transactions that the earlier snapshot saw running (`late`): each transaction is a range of
-//! the index by transaction. A reader merges these ranges over all tables of events; nothing is sorted.
+//! other events belong to transactions that had not ended at the earlier snapshot (`late`): each transaction is a range
+//! of the index by transaction. A reader merges these ranges over all tables of events; nothing is sorted.
 
 use super::batch::{Col as BatchCol, Part};
 use super::event::{self, Col, Event, Home};
@@ -13,17 +13,17 @@ use crate::error::Result;
 use crate::row;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// Before its first row, a scan reads all entries of an index page that are in the scan's range. So, in the
-/// midst of a window, a scan has up to three ranges: the next 32 event ids, then up to the 1024th, then all others.
+/// A scan reads all entries of an index page in its range before it returns the first of their rows. So a scan that
+/// continues within a window has up to three ranges: the next 32 event ids, then up to the 1024th, then all others.
 const AHEAD: [i64; 2] = [1024, 32];
 
-/// The window of a lane, and how far the window is handed out.
+/// The window of a lane, and how far the window has been handed out.
 pub struct Window {
     pub series: i32,
     from: Seen,
     to: Seen,
     late: Vec<i64>,
-    /// Every event of the window up to this id has been handed out, or put into once.retry for its order_key.
+    /// Every event of the window up to this id has been handed out, or put into once.retry with others of its key.
     pub last_id: i64,
 }
 
@@ -45,7 +45,7 @@ impl Window {
         }
     }
 
-    /// The window of a lane when this part of a batch was taken.
+    /// The window of a lane as this part of a batch stores it.
     fn after(batch: &Part) -> Result<Window> {
         let seen = |col| batch.raw(col).map_or(Ok(Seen::nothing()), Seen::stored);
         Ok(Window {
@@ -125,7 +125,7 @@ impl Window {
         tables: &[(&Home, Table)],
         snapshot: &'s Snapshot,
     ) -> Result<Reader<'s>> {
-        // Between two equal snapshots there is nothing, as before the first batch of a lane.
+        // No event is between equal snapshots; `from` and `to` are equal before the first batch of a lane.
         if self.from == self.to {
             return Ok(Reader { streams: vec![] });
         }
@@ -200,7 +200,7 @@ impl Window {
 }
 
 /// Transactions from `first` to `end` (excluded) that emitted any event. One probe for each, however many events it
-/// has.
+/// emitted.
 fn emitters(
     tables: &[(&Home, Table)],
     first: i64,

@@ -1,8 +1,8 @@
-//! shard: which slice of the routing values this database holds. A shard is a database; the number of shards is fixed.
+//! shard: which part of the routing values this database holds. A shard is a database; the number of shards is fixed.
 //!
-//! The routing value is the part of a key (message, saga), or of the scope, before the first separator. A claim of a
-//! foreign value is refused with ON007, so that a request that was sent to the wrong database does not run there a
-//! second time. Nothing is checked until `shard_set` was called.
+//! The routing value is the part of a key (message, saga), or of the scope, before the first separator. A claim whose
+//! value belongs to another shard is refused with ON007, so that a request that was sent to the wrong database does not
+//! run there a second time. Nothing is checked until `shard_set` was called.
 
 use crate::call::{Call, shown, utf8};
 use crate::digest::first_64_bits;
@@ -16,7 +16,7 @@ use std::ffi::CStr;
 use std::rc::Rc;
 
 const TABLE: Name = c"shard";
-/// More shards than anybody has.
+/// The largest number of shards.
 const MOST_SHARDS: i32 = 65_536;
 const SEPARATOR_MAX: usize = 10;
 
@@ -80,7 +80,7 @@ pub fn shard_set(call: &Call) -> Result<Datum> {
             Kind::InUse,
             format!("this database is shard {} of {} already", present.shard, present.shards),
         )
-        .hint("A shard's number and the number of shards never change. Other shards are other databases.")),
+        .hint("Once set, shard, shards, by and separator never change. Other shards are other databases.")),
         None => Err(Error::retry_transaction("the shard")),
     }
 }
@@ -102,7 +102,7 @@ impl Shard {
             return Err(bad(
                 "shards",
                 problem,
-                "Choose 16 to 64, once for all databases.",
+                "Choose a number from 16 to 64, the same for all databases.",
             ));
         }
         if !(0..shards).contains(&shard) {
@@ -111,7 +111,7 @@ impl Shard {
         }
         if !matches!(by, b"key" | b"scope") {
             let problem = format!("must not be \"{}\"", shown(by));
-            return Err(bad("by", problem, "It is key or scope."));
+            return Err(bad("by", problem, "Give key or scope."));
         }
         Ok(Shard {
             shard,
@@ -133,7 +133,7 @@ impl Shard {
     }
 }
 
-/// ON007 where the key, message or saga belongs to another shard.
+/// ON007 if the key, message or saga belongs to another shard.
 pub fn ensure_home(scope: &[u8], key: &[u8]) -> Result<()> {
     let known = known()?;
     let Some(shard) = known.as_ref() else {
@@ -160,7 +160,7 @@ pub fn is_set() -> Result<bool> {
     Ok(known()?.is_some())
 }
 
-/// Whether a key that is stored here belongs here; true where no shard is set.
+/// Whether a key that is stored here belongs to this shard; true if no shard is set.
 pub fn is_home(scope: &[u8], key: &[u8]) -> Result<bool> {
     let known = known()?;
     Ok(known

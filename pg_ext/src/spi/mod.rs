@@ -1,7 +1,7 @@
 //! Runs SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own statements outside the
 //! hot paths (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
 //!
-//! Hot tables of the extension are read and written in `table/` instead. The extension's own statements run with a
+//! Hot paths read and write the extension's tables through `table/` instead. The extension's own statements run with a
 //! pinned search_path. The user is switched (`user.rs`) only while the server runs statements, so the caller's program
 //! never sees another `current_user`. Each backend keeps the plan of each [`Kept`], except in [`query_once`].
 
@@ -19,7 +19,7 @@ use std::ffi::{CStr, CString};
 /// Name of the row in errors of the extension's own statements.
 const OWN_ROW: &str = "a row of pg_once";
 
-/// One result row; None for NULL. Values are copied into the caller's memory.
+/// One result row; None for NULL. Values are copied into the caller's memory, except in [`Plan::stream`].
 pub type Row = Vec<Option<Datum>>;
 
 /// A column of a result row.
@@ -96,7 +96,7 @@ pub fn query(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     as_owner(|| execute(kept.plan()?, args, Under::Statement, OWN_ROW))
 }
 
-/// Like [`query`], but plans it anew and keeps no plan: for rare calls with many statements.
+/// Like [`query`], but plans the statement anew and keeps no plan: for rare calls with many statements.
 pub fn query_once(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     let planned = || prepare(kept.sql, kept.types, 0);
     as_owner(|| execute(planned()?, args, Under::Statement, OWN_ROW))
@@ -109,7 +109,7 @@ pub fn query_latest(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<R
     as_owner(|| execute(kept.plan()?, args, Under::Latest(&snapshot), OWN_ROW))
 }
 
-/// Runs a utility statement made at run time, so without parameters, as the extension's owner.
+/// Runs a statement that is made at run time and has no parameters, as the extension's owner.
 pub fn run(sql: &[u8]) -> Result<()> {
     let sql = c_string(sql)?;
     as_owner(|| execute(prepare(&sql, &[], 0)?, &[], Under::Statement, OWN_ROW).map(drop))
@@ -154,7 +154,7 @@ impl Plan {
     }
 
     /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `chunk` at a time,
-    /// until `each` answers false. `each` runs in the memory context of the call. The rows are freed when it returns.
+    /// until `each` answers false. `each` runs in the memory context of the call. Frees the rows after `each`.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -335,7 +335,7 @@ fn result_rows(read: ReadValue) -> Vec<Row> {
     }
 }
 
-/// A value where SPI keeps it.
+/// A value in SPI's memory, not copied.
 unsafe fn raw_value(
     tuple: pg_sys::HeapTuple,
     desc: pg_sys::TupleDesc,

@@ -1,8 +1,8 @@
-//! Acting as another role for a few statements.
+//! Runs a few statements as another role.
 //!
 //! The role is the extension's owner for the extension's tables. For sweeps, guards and checks it is the owner of a
-//! user's table, in a security-restricted operation. That table's triggers and constraints then run with its owner's
-//! rights, never with the sweeper's.
+//! user's table, in a security-restricted operation. That table's triggers and constraints then run with the owner's
+//! rights, never with the caller's.
 
 use super::Kept;
 use crate::caller;
@@ -19,8 +19,8 @@ const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespa
 
 static TEMPORARY_TYPE: Kept = Kept::new(TEMPORARY, &[OIDOID]);
 
-/// 55000 in a session with temporary objects, except for a superuser. Looks for types, because every table has a row
-/// type.
+/// Raises 55000 if the session has temporary tables or types, unless the current user is a superuser. Looks for types,
+/// because every table has a row type.
 pub fn ensure_nothing_temporary() -> Result<()> {
     let (mut schema, mut toast) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
     // SAFETY: reads variables of this backend.

@@ -1,4 +1,4 @@
-//! Reads of an index whose cost is bounded by entries and not by rows.
+//! Reads of an index with a bound on the entries read, not on the rows found.
 //!
 //! A deleted row keeps its index entry until vacuum removes it. While an old snapshot is open, there may be a million
 //! such entries for one row. A report must not read them all. So [`Scan::step`] reads a bounded number of entries, and

@@ -166,7 +166,7 @@ impl Table {
         Slot { raw }
     }
 
-    /// Its oid.
+    /// The table's oid.
     pub fn oid(&self) -> pg_sys::Oid {
         // SAFETY: the relation is open.
         unsafe { (*self.rel).rd_id }
@@ -216,7 +216,7 @@ pub struct Scan<'s> {
     scan: pg_sys::IndexScanDesc,
     slot: Option<Slot>,
     direction: pg_sys::ScanDirection::Type,
-    /// The scan reads it at every step.
+    /// The scan reads the snapshot at every step.
     snapshot: PhantomData<&'s Snapshot>,
 }
 
@@ -240,13 +240,13 @@ impl Scan<'_> {
         self.slot.as_ref()
     }
 
-    /// Moves to the next row and hands it over; None at the end.
+    /// Moves to the next row and returns it; None at the end.
     pub fn take_next(&mut self, table: &Table) -> Option<Slot> {
         self.advance()?;
         self.slot.replace(table.slot())
     }
 
-    /// Begins again with other conditions, as many as before.
+    /// Restarts the scan with other conditions, as many as before.
     pub fn restart(&mut self, keys: &mut [ScanKey]) {
         let (count, none) = (keys.len() as i32, std::ptr::null_mut());
         // SAFETY: the scan is alive and has that many conditions (asserted here); they are copied.
@@ -256,13 +256,13 @@ impl Scan<'_> {
         }
     }
 
-    /// Ends the scan with its next row.
+    /// Ends the scan and returns its next row.
     pub fn into_next(mut self) -> Option<Slot> {
         let found = self.advance().is_some();
         self.slot.take().filter(|_| found)
     }
 
-    /// Begins again with the same conditions, under another snapshot.
+    /// Restarts the scan with the same conditions, under another snapshot.
     pub fn again(self, snapshot: &Snapshot) -> Scan<'_> {
         let mut old = std::mem::ManuallyDrop::new(self);
         // SAFETY: the scan is alive, and keeps its conditions where none are given.
@@ -280,7 +280,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Ends the scan with the row that `advance` moved to.
+    /// Ends the scan and returns the row that `advance` moved to.
     pub fn into_present(mut self) -> Option<Slot> {
         self.slot.take()
     }
@@ -298,7 +298,7 @@ impl Drop for Scan<'_> {
     }
 }
 
-/// A row, pinned where it is stored. Datums read from it are valid while it lives.
+/// A row, pinned where it is stored. Datums read from the row are valid while the slot lives.
 pub struct Slot {
     raw: *mut pg_sys::TupleTableSlot,
 }

@@ -1,7 +1,7 @@
-//! The oids of our tables and indexes by name, cached per backend.
+//! The oids of the extension's relations by name, cached per backend.
 //!
-//! DROP and CREATE EXTENSION give new oids: a relcache message about one of our relations (or about all) empties the
-//! cache.
+//! DROP and CREATE EXTENSION give new oids, so a relcache message about one of these relations (or about all) empties
+//! the cache.
 
 use super::{Name, Watch};
 use crate::error::{Error, Kind, Result};
@@ -15,7 +15,7 @@ thread_local! {
     static KNOWN_AT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The oid of a table or index of the extension.
+/// The oid of a table, index or sequence of the extension.
 pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     if KNOWN_AT.replace(OURS.count()) != OURS.count() {
         KNOWN.with(|k| k.borrow_mut().clear());
@@ -24,7 +24,7 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     if let Some(known) = KNOWN.with_borrow(|all| all.iter().find(same).copied()) {
         return Ok(known.1);
     }
-    // SAFETY: both look up a C string in the system caches.
+    // SAFETY: both calls look up a C string in the system caches.
     let oid = unsafe {
         let schema = pg_sys::get_namespace_oid(c"once".as_ptr(), true);
         match schema {
@@ -40,8 +40,8 @@ pub fn oid_of(name: Name) -> Result<pg_sys::Oid> {
     Ok(oid)
 }
 
-/// The owner of once.key, which stands for the owner of all our tables. Reads only the catalog: a lock on once.key
-/// must not block statements on other tables.
+/// The owner of once.key, taken as the owner of all tables of the extension. Reads only the catalog, so a lock on
+/// once.key does not block the call.
 pub fn key_table_owner() -> Result<pg_sys::Oid> {
     let table = oid_of(c"key")?;
     // SAFETY: looks into the system cache; the tuple is a row of pg_class until it is released.

@@ -3,7 +3,7 @@
 use super::{Slot, Snapshot, Table};
 use pgrx::pg_sys;
 
-/// The most rows that fit on a page: each has a pointer of 4 bytes and a head of 24, and the page has a head of 24.
+/// The most rows that fit on a page: each has a line pointer of 4 bytes and a header of 24; the page's header has 24.
 const MOST_TUPLES: u16 = ((pg_sys::BLCKSZ - 24) / 28) as u16;
 
 impl Table {
@@ -18,7 +18,7 @@ impl Table {
                 },
                 ip_posid: place,
             };
-            // SAFETY: the relation is open, and its lock keeps the page from being truncated; the place may be empty. A
+            // SAFETY: the relation is open and locked, so the page is not truncated; the line pointer may be unused. A
             // function pointer must be called through pg_guard_ffi_boundary.
             let found = unsafe {
                 let fetch = (*(*self.rel).rd_tableam).tuple_fetch_row_version;

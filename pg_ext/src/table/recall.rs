@@ -1,9 +1,9 @@
-//! What a backend remembers of tables that hardly change: options, topics, the current segment.
+//! Values from tables that rarely change (options, topics, the current segment), cached per backend.
 //!
-//! A call sees what was committed when it began, at any isolation level. A function that changes the table calls
-//! [`super::tell_all`] in its transaction. The server sends the message before it releases the transaction's locks. If
-//! the change is rolled back, its own backend gets the message again. Rows that were written otherwise (by hand, by a
-//! replica's apply worker, by a restore) send no message, so nothing is remembered for longer than [`LONGEST_US`].
+//! [`Recalled::get`] sees the rows committed when it began, at any isolation level. A function that changes the table
+//! sends an invalidation message in its transaction ([`super::tell_all`]). The message is sent to other backends before
+//! the transaction's locks are released; after a rollback this backend gets it again. Other writes (by hand, by an
+//! apply worker, by a restore) send no message, so no value is cached for longer than [`LONGEST_US`].
 
 use super::{Name, Slot, Table, Watch};
 use crate::clock;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 const LONGEST_US: i64 = 1_000_000;
-/// The most values remembered of one table; the backend forgets all of them before it adds one more.
+/// The most cached values of one table; at this number the cache is emptied before the next value is added.
 const MOST_RECALLED: usize = 1_000;
 
 /// Values read from one table, by name; kept in a `static`.
@@ -41,7 +41,7 @@ impl<T> Recalled<T> {
 
     /// The value for this name, from `read` if it is not known; `read` must see the latest committed rows.
     pub fn get(&'static self, name: &[u8], read: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
-        // SAFETY: what the server does between two commands, and with each new lock on a table.
+        // SAFETY: the server makes the first call between two commands, the second with each new lock on a table.
         unsafe {
             pg_sys::CommandCounterIncrement();
             pg_sys::AcceptInvalidationMessages();
@@ -68,7 +68,7 @@ impl<T> Recalled<T> {
     }
 }
 
-/// A copy of a row; the copy outlives the row's page.
+/// A copy of a row, which needs no pin on the row's page.
 pub struct KeptRow {
     tuple: pg_sys::HeapTuple,
     values: Vec<Option<Datum>>,
@@ -104,7 +104,7 @@ impl KeptRow {
 
 impl Drop for KeptRow {
     fn drop(&mut self) {
-        // SAFETY: allocated in `of`; nobody reads a value of a dropped row.
+        // SAFETY: allocated in `of`; no caller uses a value after its row is dropped.
         unsafe { pg_sys::pfree(self.tuple.cast()) }
     }
 }

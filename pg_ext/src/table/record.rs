@@ -7,13 +7,13 @@ use crate::row;
 use pgrx::pg_sys::{self, Datum};
 use std::marker::PhantomData;
 
-/// A column of one table: an enum in the order of the SQL.
+/// A column of a table; the enums list a table's columns in the order of CREATE TABLE.
 pub trait ColumnNumber: Copy {
     /// From 1.
     fn number(self) -> usize;
 }
 
-/// Makes an enum the columns of a table; its first variant is 1.
+/// Implements [`ColumnNumber`] for an enum whose first variant is 1.
 macro_rules! columns {
     ($of:ty) => {
         impl $crate::table::ColumnNumber for $of {
@@ -51,7 +51,7 @@ impl<C: ColumnNumber, const COLUMNS: usize> Record<C, COLUMNS> {
         record
     }
 
-    /// The present row of a scan; valid until the scan moves on.
+    /// The present row of a scan; valid until the scan's next step.
     pub fn borrow(slot: &Slot) -> Self {
         Record {
             slot: None,

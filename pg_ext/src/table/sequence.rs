@@ -10,7 +10,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Opens it for reading.
+    /// Opens the sequence for reading.
     pub fn to_read(name: Name) -> Result<Sequence> {
         let table = Table::to_read(name)?;
         Ok(Sequence { table })
@@ -20,7 +20,7 @@ impl Sequence {
         self.table.oid()
     }
 
-    /// The next number, which nobody else gets; but after a crash the server may give it out again.
+    /// The next number. No other call gets the same number, unless a crash loses its WAL.
     pub fn next(name: Name) -> Result<i64> {
         let oid = super::names::oid_of(name)?;
         // SAFETY: the oid is a sequence of the extension; raises at the sequence's end. No right is checked.
@@ -29,8 +29,8 @@ impl Sequence {
 
     /// The last number that was given out, read under the lock that the server takes to give a number out.
     pub fn last(&self) -> i64 {
-        // SAFETY: a sequence is one page with one row; pinned and locked while it is read, and nothing here raises
-        // between.
+        // SAFETY: a sequence is one page with one row. The page is pinned and locked while the row is read, and no call
+        // meanwhile raises.
         unsafe {
             let buffer = pg_sys::ReadBuffer(self.table.rel, 0);
             pg_sys::LockBuffer(buffer, pg_sys::BUFFER_LOCK_SHARE as i32);

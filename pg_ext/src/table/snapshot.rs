@@ -1,9 +1,9 @@
 //! The rows that a read sees.
 //!
-//! Under READ COMMITTED each read takes a fresh snapshot, so that a read after a lost race sees the winner. Above READ
-//! COMMITTED a read uses the transaction's snapshot; `latest` is for a check under a lock, which an older snapshot
-//! cannot answer. `Dirty` sees uncommitted rows of other transactions, too: so a claim sees another session's claim
-//! without waiting.
+//! Under READ COMMITTED each read takes a fresh snapshot, so that a read after a lost race sees the winner's row. Above
+//! READ COMMITTED a read uses the transaction's snapshot. `latest` is for a check under a lock, because the
+//! transaction's snapshot may be older than the lock. `Dirty` sees uncommitted rows of other transactions, too: so a
+//! claim sees another session's claim without waiting.
 
 use pgrx::pg_sys;
 use std::cell::UnsafeCell;
@@ -17,23 +17,23 @@ pub fn above_read_committed() -> bool {
 
 /// The next transaction id that will be given out, with its epoch.
 pub fn next_xid() -> i64 {
-    // SAFETY: reads shared memory under its own lock.
+    // SAFETY: reads shared memory, under the server's lock.
     unsafe { pg_sys::ReadNextFullTransactionId().value as i64 }
 }
 
-/// Gives this transaction its id where it has none; the caller has made sure that it may write.
+/// Assigns an id to this transaction if it has none. The caller has made sure that the transaction may write.
 pub fn assign_xid() {
     // SAFETY: takes no argument; raises where no id can be given.
     unsafe { pg_sys::GetCurrentTransactionId() };
 }
 
-/// This transaction's id with its epoch, assigned now if it had none. The caller has made sure that it may write.
+/// Like [`assign_xid`], and returns the transaction's id with its epoch.
 pub fn own_xid() -> i64 {
     // SAFETY: takes no argument; raises where no id can be given.
     unsafe { pg_sys::GetTopFullTransactionId().value as i64 }
 }
 
-/// This transaction's id with its epoch, where it has one.
+/// This transaction's id with its epoch; None: no id is assigned.
 pub fn own_xid_if_any() -> Option<i64> {
     // SAFETY: reads a variable of this backend.
     let xid = unsafe { pg_sys::GetTopFullTransactionIdIfAny().value as i64 };
@@ -47,7 +47,7 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// The rows that this statement sees, its own earlier writes included.
+    /// The rows that this statement sees, and the transaction's own earlier writes.
     pub fn now() -> Snapshot {
         // SAFETY: makes our own writes visible to the next snapshot, as SPI does for each statement of a volatile
         // function; the snapshot is unregistered on drop.
@@ -75,7 +75,7 @@ impl Snapshot {
         })))
     }
 
-    /// Until the result is dropped, functions in the table's indexes read under this snapshot.
+    /// Until the result is dropped, functions that the table's CHECKs and indexes call read under this snapshot.
     pub fn activate(&self) -> Active<'_> {
         // SAFETY: a registered snapshot; popped once, or by the end of the (sub)transaction.
         unsafe { pg_sys::PushActiveSnapshot(self.raw()) };

@@ -4,19 +4,19 @@ use super::entries::Wants;
 use super::{ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Oid};
 
-/// The mark of triggers that fire for an UPDATE.
+/// The bit of `tgtype` for triggers that fire on UPDATE.
 const FOR_UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 
-/// The triggers of a table.
+/// The triggers that an UPDATE fires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Triggers {
-    /// An UPDATE fires no trigger, except the server's own for keys.
+    /// None, except the server's own for foreign keys.
     None,
-    /// An UPDATE fires a known trigger, too.
+    /// Also one that the `known` of [`Table::plain`] accepts.
     Known,
 }
 
-/// What a written value of a column must obey.
+/// The rules for a value that is written to a column.
 pub struct ColumnRules {
     pub not_null: bool,
     /// GENERATED ALWAYS AS IDENTITY.
@@ -26,9 +26,9 @@ pub struct ColumnRules {
 }
 
 impl Table {
-    /// Opens one of the user's tables for writing, as a statement would. None: it is gone.
+    /// Opens one of the user's tables for writing, as a statement would. None: the table was dropped.
     pub fn of_user(oid: Oid) -> Option<Table> {
-        // SAFETY: null where the table is gone.
+        // SAFETY: null if the table was dropped.
         let rel = unsafe { pg_sys::try_table_open(oid, pg_sys::RowExclusiveLock as i32) };
         (!rel.is_null()).then(|| Table { rel })
     }
@@ -59,8 +59,8 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// The triggers that an UPDATE of these columns fires in a plain table: a heap without inheritance, rules, policies
-    /// and generated columns, with only the server's and `known` UPDATE triggers; no key is touched. None: not plain.
+    /// The triggers that an UPDATE of these columns fires. None: the table is no plain heap (a partition, inheritance,
+    /// rules, policies, generated columns), has UPDATE triggers that are not `known`, or a column is in a key.
     pub fn plain(
         &self,
         written: &[i16],
@@ -82,8 +82,8 @@ impl Table {
         }
     }
 
-    /// Each new row version needs the value of a generated column, or the check of a NOT NULL that older rows may
-    /// break. A proven NOT NULL stays true of columns that are not written.
+    /// A new row version needs a generated value, or the check of a NOT NULL that older rows may violate. A validated
+    /// NOT NULL needs no check for columns that are not written.
     fn computes(&self) -> bool {
         let Some(constraints) = self.constraints() else {
             return false;
@@ -107,7 +107,7 @@ impl Table {
         unsafe { (*(*self.rel).rd_att).constr.as_ref() }
     }
 
-    /// The table has a BEFORE ROW trigger or a rule, which could silently suppress a write if it is enabled.
+    /// The table has BEFORE ROW triggers or rules, which can silently suppress a write if they are enabled.
     pub fn may_keep_rows_back(&self) -> bool {
         let before_row = (pg_sys::TRIGGER_TYPE_BEFORE | pg_sys::TRIGGER_TYPE_ROW) as i16;
         // SAFETY: the relation is open; null where it has no rules.
@@ -117,7 +117,7 @@ impl Table {
     }
 
     fn all_triggers(&self) -> &[pg_sys::Trigger] {
-        // SAFETY: as in constraints; the server keeps numtriggers of them.
+        // SAFETY: as in constraints; the array has numtriggers elements.
         unsafe {
             match (*self.rel).trigdesc {
                 none if none.is_null() => &[],
@@ -133,7 +133,7 @@ impl Table {
             .iter()
             .filter(|t| t.tgtype & FOR_UPDATE != 0)
         {
-            // SAFETY: compares with the server's own functions.
+            // SAFETY: only compares oids.
             let key = unsafe { pg_sys::RI_FKey_trigger_type(trigger.tgfoid) };
             if known(trigger) {
                 found = Triggers::Known;
@@ -144,7 +144,7 @@ impl Table {
         Some(found)
     }
 
-    /// The foreign keys that the table has itself.
+    /// The foreign keys of this table, not those that point to it.
     fn references(&self) -> Vec<pg_sys::ForeignKeyCacheInfo> {
         // SAFETY: the relation is open; its list and the list's elements live until the next invalidation message.
         unsafe {
@@ -155,14 +155,14 @@ impl Table {
         }
     }
 
-    /// The table has foreign keys of its own. The server skips the check of a row version that the same transaction has
-    /// replaced, so the update that replaces the version must fire the check.
+    /// The table has foreign keys of its own. If a transaction replaces a row version that it wrote itself, the server
+    /// checks the foreign keys of the new version only, so the second update must fire the check.
     pub fn has_references(&self) -> bool {
         !self.references().is_empty()
     }
 
-    /// One of the columns is in a foreign key, or in a unique index, which a foreign key may point to. A key with MATCH
-    /// FULL counts always: older rows may break it, and any update checks that.
+    /// One of the columns is in a foreign key, or in a unique index, which a foreign key may point to. True for any
+    /// columns if a foreign key has MATCH FULL: older rows may violate it, and any update checks it.
     fn is_in_key(&self, columns: &[i16]) -> bool {
         let in_index = |number: &i16| {
             // SAFETY: the relation is open; the bitmap is a copy.
@@ -180,7 +180,7 @@ impl Table {
         columns.iter().any(in_index) || self.references().iter().any(referring)
     }
 
-    /// None: there is no such column.
+    /// The rules of a column. None: there is no such column.
     pub fn column_rules(&self, number: i16) -> Option<ColumnRules> {
         // SAFETY: looks into the system cache; the tuple is a row of pg_attribute until it is released.
         unsafe {
@@ -260,7 +260,7 @@ fn matches_in_full(constraint: Oid) -> bool {
     }
 }
 
-/// The equality function of an index that finds rows by this column alone.
+/// The equality function of an index, if the index finds rows by this column alone.
 unsafe fn usable(index: pg_sys::Relation, number: i16, collation: Oid) -> Option<Oid> {
     // SAFETY: the index is open.
     unsafe {
@@ -286,7 +286,7 @@ unsafe fn usable(index: pg_sys::Relation, number: i16, collation: Oid) -> Option
         let strategy = pg_sys::BTEqualStrategyNumber as i16;
         let operator = pg_sys::get_opfamily_member(family, kind, kind, strategy);
         let function = pg_sys::get_opcode(operator);
-        // An operator class of the user's own may mean something else by "equal".
+        // A user's operator class may define another equality.
         let own = u32::from(function) < pg_sys::FirstGenbkiObjectId;
         (operator != pg_sys::InvalidOid && own).then_some(function)
     }

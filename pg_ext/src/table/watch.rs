@@ -57,7 +57,7 @@ fn listen() {
     }
 }
 
-/// The server calls it for each relation that changes.
+/// The server calls this for each changed relation, and with InvalidOid for all.
 #[pgrx::pg_guard]
 extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
     let is_every = relation == pg_sys::InvalidOid;
@@ -70,13 +70,13 @@ extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
     });
 }
 
-/// The server calls it for each schema that is made, renamed or dropped.
+/// The server calls this for each schema that is created, changed or dropped.
 #[pgrx::pg_guard]
 extern "C-unwind" fn schema_changed(arg: Datum, _cache: i32, _hash: u32) {
     relation_changed(arg, pg_sys::InvalidOid);
 }
 
-/// Tells the watches of every backend that these tables have changed: this backend's with the next command, others'
+/// Makes the watches of every backend count a change of these tables: in this backend with the next command, in others
 /// when the transaction commits.
 pub fn tell_all(names: &[Name]) -> Result<()> {
     for name in names {

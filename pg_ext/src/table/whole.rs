@@ -5,16 +5,16 @@ use crate::error::{Error, Kind, Result};
 use crate::trylock::wait_or;
 use pgrx::pg_sys;
 
-/// Waits until no other transaction that has written these tables is open, and blocks other writers. 55P03 if such a
-/// transaction does not end in time.
+/// Waits for the end of all other transactions that have written these tables, and blocks new writers. 55P03 if
+/// lock_timeout ends the wait.
 pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
     tables.iter().try_for_each(|t| lock(t))
 }
 
-/// No other open transaction has written the table; false also during VACUUM. Does not wait, and blocks nobody later.
+/// No other open transaction has written the table; false also during VACUUM. Does not wait, and keeps no lock.
 pub fn has_no_writers(name: Name) -> Result<bool> {
     let (table, share) = (names::oid_of(name)?, pg_sys::ShareLock as i32);
-    // SAFETY: as below; what is locked here is unlocked at once.
+    // SAFETY: the oid is a table of the extension; the lock is released at once.
     unsafe {
         let is_free = pg_sys::ConditionalLockRelationOid(table, share);
         if is_free {
@@ -43,7 +43,7 @@ fn lock(name: Name) -> Result<()> {
 pub fn lock_exclusively(name: Name) -> Result<()> {
     ensure_writable(name)?;
     let table = names::oid_of(name)?;
-    // SAFETY: the oid is a table of the extension; waits as long as lock_timeout says, or raises.
+    // SAFETY: the oid is a table of the extension; raises if lock_timeout ends the wait.
     unsafe { pg_sys::LockRelationOid(table, pg_sys::AccessExclusiveLock as i32) };
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Insert, update, lock and delete of one row, with the server's own outcomes.
+//! Insert, update, lock and delete of one row.
 
 use super::{Name, Slot, Snapshot, Table};
 use crate::error::{Error, Kind, Result};
@@ -10,7 +10,7 @@ pub enum WriteOutcome {
     Done,
     /// Another transaction changed or deleted the row and committed.
     Changed,
-    /// Another transaction that has not ended holds the row (only with `Wait::No`).
+    /// Another open transaction holds the row; from [`Table::lock`] only with `Wait::No`.
     Busy,
 }
 
@@ -106,7 +106,7 @@ impl Table {
         Ok(outcome)
     }
 
-    /// Another transaction holds the row at `tid`, so an update would wait; or this transaction has locked the row.
+    /// Another transaction holds the row at `tid`, so an update may wait; or this transaction has locked the row.
     pub fn is_held(&self, tid: ItemPointerData) -> bool {
         let mut tuple = pg_sys::HeapTupleData {
             t_self: tid,
@@ -233,10 +233,10 @@ impl Table {
         true
     }
 
-    /// The table as the target of a statement.
+    /// Calls `work` with the executor's structures of a statement that writes this table.
     fn as_target(&self, work: impl FnOnce(*mut pg_sys::ResultRelInfo, *mut pg_sys::EState)) {
         // SAFETY: the table is open; range table index 0 means that there is no statement with a list of updated
-        // columns. An error frees both with their memory context.
+        // columns. An error frees `info` and `estate` with their memory context.
         unsafe {
             let estate = pg_sys::CreateExecutorState();
             let info: *mut pg_sys::ResultRelInfo =
@@ -265,7 +265,7 @@ impl OpenIndexes {
         }
     }
 
-    /// All are ready btrees of plain columns, without a predicate, and check at once whether a value is unique.
+    /// All are ready btrees of plain columns, without a predicate or a deferrable constraint.
     fn are_plain(&self) -> bool {
         // SAFETY: the indexes are open; the columns of their pg_index rows exist.
         self.0.iter().all(|index| unsafe {
@@ -299,7 +299,7 @@ impl Drop for OpenIndexes {
 enum Indexes {
     AllNew,
     AllUpdated,
-    /// A heap-only update that a BRIN index needs to see (from 16 on).
+    /// After a heap-only update: the BRIN indexes (from 16 on).
     #[cfg_attr(feature = "pg15", allow(dead_code))]
     OnlySummarizing,
 }

@@ -29,7 +29,7 @@ impl Snapshot {
         match self {
             Snapshot::Mvcc(_) => None,
             Snapshot::Dirty(_) => {
-                // SAFETY: the server wrote the ids through the pointer raw() gave it.
+                // SAFETY: the server wrote the ids through the pointer from `raw()`.
                 let s = unsafe { &*self.raw() };
                 [s.xmin, s.xmax]
                     .into_iter()

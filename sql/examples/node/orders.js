@@ -1,4 +1,4 @@
-// An HTTP service that takes each POST /orders once, whatever dies.
+// An HTTP service that handles each POST /orders once, whichever process or connection dies.
 //
 //     PG_ONCE_URL=postgresql://shop@127.0.0.1/shop BANK_URL=http://127.0.0.1:9000 node orders.js [port]
 //
@@ -16,7 +16,7 @@ import { InvalidArgument, Unavailable } from './pg_once/errors.js';
 import { keyOfHeader, problem, Retry, retryAfter, run, Unknown } from './pg_once/key.js';
 import { emit } from './pg_once/outbox.js';
 
-// Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
+// The header with the authenticated user. The proxy in front of this service must set it, and drop a client's own.
 const USER = 'x-forwarded-user';
 // How long the bank remembers a key, in seconds. After that, asking again could charge twice.
 const BANK_REMEMBERS = Number(process.env.BANK_REMEMBERS ?? 24 * 3600);
@@ -25,10 +25,10 @@ const BANK_URL = process.env.BANK_URL;
 const pool = new pg.Pool({ connectionString: process.env.PG_ONCE_URL, max: 16, connectionTimeoutMillis: 10_000 });
 pool.on('error', (error) => console.warn(`an idle connection was lost: ${error.message}`));
 
-/** The bank says no: it did not charge and will not. */
+/** The bank refused: it did not charge and will not. */
 class Refused extends Error {}
 
-/** Goes on from the recovery point, whoever got there. */
+/** Continues from the recovery point, whichever attempt reached that. */
 async function make(lease, lost, order) {
   let point = lease.recoveryPoint;
   let state = JSON.parse(lease.state ?? '{}');
@@ -68,7 +68,7 @@ async function charge(lease, lost, order, state) {
   return charged;
 }
 
-/** The bank's answer as it came. No answer is never taken for a refusal. */
+/** Returns the bank's answer as it came. A missing answer is never taken for a refusal. */
 async function askBank(derivedKey, orderId, amountCents, lost) {
   let response;
   let body;
@@ -139,7 +139,7 @@ async function answerTo(request) {
 }
 
 const server = createServer(async (request, response) => {
-  // A client that hangs up is no reason to stop: it comes back for the answer.
+  // If the client hangs up, the work goes on, and a retry gets the answer.
   const answer = await answerTo(request).catch((error) => problem(400, String(error)));
   if (!server.listening) response.setHeader('Connection', 'close');
   response.writeHead(answer.status, { 'Content-Type': 'application/json', ...answer.headers });
@@ -148,7 +148,7 @@ const server = createServer(async (request, response) => {
 
 server.listen(Number(process.argv[2] ?? 0), '127.0.0.1', () => console.log(`listening on ${server.address().port}`));
 
-// The requests at hand are finished; then nothing is left to do, and the process ends.
+// Finishes the running requests; then the process ends.
 for (const signal of ['SIGTERM', 'SIGINT']) {
   process.once(signal, () => {
     server.close(() => pool.end());

@@ -3,7 +3,7 @@
 //     PG_ONCE_URL=postgresql://shop@127.0.0.1/shop WEBHOOK_URL=http://127.0.0.1:9000/webhook \
 //         node relay.js orders webhooks
 //
-// SIGTERM: the event at hand is finished, the rest of the batch is given back without an attempt counted.
+// SIGTERM: finishes the present event, and gives the rest of the batch back with no attempt counted.
 
 import pg from 'pg';
 import { retryAfter } from './pg_once/key.js';

@@ -1,4 +1,4 @@
-"""An HTTP service that takes each POST /orders once, whatever dies.
+"""An HTTP service that handles each POST /orders once, whichever process or connection dies.
 
     PG_ONCE_URL=postgresql://shop@127.0.0.1/shop BANK_URL=http://127.0.0.1:9000 python orders.py [port]
 
@@ -27,7 +27,7 @@ from pg_once.http import problem
 
 log = logging.getLogger("orders")
 
-# Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
+# The header with the authenticated user. The proxy in front of this service must set it, and drop a client's own.
 USER = "X-Forwarded-User"
 # How long the bank remembers a key, in seconds. After that, asking again could charge twice.
 BANK_REMEMBERS = float(os.environ.get("BANK_REMEMBERS", 24 * 3600))
@@ -43,7 +43,7 @@ class Shop:
         return run(self.db, "orders.create", key, request, lambda lease: self.make(lease, order))
 
     def make(self, lease: Lease, order: dict) -> Answer:
-        """Goes on from the recovery point, whoever got there."""
+        """Continues from the recovery point, whichever attempt reached that."""
         point, state = lease.recovery_point, lease.value
         if point == "started":
             state = {"order_id": str(uuid.uuid4())}
@@ -74,13 +74,13 @@ class Shop:
 
     @foreign_call(dedupes=True)
     def ask_bank(self, derived_key: str, order_id: str, amount_cents: int) -> str:
-        """The bank's answer as it came."""
+        """Returns the bank's answer as it came."""
         body = json.dumps({"reference": order_id, "amount_cents": amount_cents}).encode()
         headers = {"Idempotency-Key": derived_key, "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.bank_url}/charges", body, headers)
         with urllib.request.urlopen(request, timeout=10) as response:
             answer = response.read().decode()
-        json.loads(answer)["charge_id"]  # an answer that is not understood is none
+        json.loads(answer)["charge_id"]  # an answer without it counts as no answer
         return answer
 
     def refuse(self, conn: psycopg.Connection, lease: Lease, state: dict, title: str) -> Answer:
@@ -119,7 +119,7 @@ def handler_for(shop: Shop) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(answer.body.encode())
             except ConnectionError:
-                pass  # the client has hung up; it comes back for the answer
+                pass  # the client has hung up; a retry gets the answer
 
         def answer(self, key: str | Answer, body: str) -> Answer:
             if self.path != "/orders":
@@ -146,14 +146,14 @@ def handler_for(shop: Shop) -> type[BaseHTTPRequestHandler]:
 
 def main() -> None:
     stop = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # for all threads; sigwait below takes them
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # in all threads; sigwait below receives the signals
     # prepare_threshold=None: no prepared statements, so PgBouncer in transaction mode may be in between.
     options = {"autocommit": True, "prepare_threshold": None}
     with ConnectionPool(os.environ["PG_ONCE_URL"], kwargs=options, min_size=1, max_size=16, timeout=10) as pool:
         shop = Shop(pool, os.environ["BANK_URL"])
         port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
         server = ThreadingHTTPServer(("127.0.0.1", port), handler_for(shop))
-        server.daemon_threads = False  # server_close waits for the requests at hand
+        server.daemon_threads = False  # server_close waits for the running requests
         threading.Thread(target=server.serve_forever).start()
         print(f"listening on {server.server_port}", flush=True)
         signal.sigwait(stop)

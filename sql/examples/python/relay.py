@@ -3,7 +3,7 @@
     PG_ONCE_URL=postgresql://shop@127.0.0.1/shop WEBHOOK_URL=http://127.0.0.1:9000/webhook \
         python relay.py orders webhooks
 
-SIGTERM: the event at hand is finished, the rest of the batch is given back without an attempt counted.
+SIGTERM: finishes the present event, and gives the rest of the batch back with no attempt counted.
 """
 
 import http.client
@@ -35,10 +35,10 @@ def post(url: str, event: Event) -> None:
 
 
 def stopped_by_signal() -> threading.Event:
-    """Set by SIGTERM or SIGINT. A thread waits for them: a handler would run inside the main thread's own
-    Event.wait, where setting the event can block for ever."""
+    """An event that SIGTERM or SIGINT sets. A thread waits for the signals: a signal handler would run inside the
+    main thread's Event.wait, where setting the event can block for ever."""
     stop, signals = threading.Event(), {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # for all threads that are made later, too
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # also in threads that are made later
 
     def wait() -> None:
         signal.sigwait(signals)

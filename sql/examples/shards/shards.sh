@@ -2,11 +2,11 @@
 # Moves whole databases (shards) of pg_once from one cluster to another, behind PgBouncer. The book's page is
 # docs/how-to/shards.md.
 #
-# Where a move stands is read from the servers and the pooler each time, from the databases' names above all:
+# Each run reads the state of the move from the servers and the pooler, mainly from the databases' names:
 #   NAME         is the home: clients are sent there, or will be after the steps map and resume
 #   NAME_coming  is being filled, at the target
 #   NAME_moved   was the home; no client knows that name, and the operator drops it
-# So the same command goes on where a killed one stopped.
+# So the same command continues where a killed run stopped.
 set -euo pipefail
 
 usage() {
@@ -22,16 +22,16 @@ usage: shards.sh split        --from HOST:PORT --to HOST:PORT --pooler HOST:PORT
                 no DDL until the move is done.
   move-dump     Moves a database by dump and restore.
 
-Meanwhile clients wait at the pooler: first for open transactions, at most --patience for each database at each
-PgBouncer, one after another; then a few seconds (split, move-logical), or as long as dump and restore take
-(move-dump; restore a backup first to see how long). PgBouncer's query_wait_timeout must be longer.
+Clients wait at the pooler. First they wait for open transactions: at most --patience for each database at each
+PgBouncer, one after another. Then they wait for a few seconds (split, move-logical), or as long as dump and restore
+take (move-dump; restore a backup first to see how long). PgBouncer's query_wait_timeout must be longer.
 
   --from HOST:PORT     the cluster where the databases are, as the pooler knows it
   --to HOST:PORT       the cluster where they go, as the pooler will know it
   --pooler HOST:PORT   PgBouncer's admin console; once for each PgBouncer
   --map FILE           the file with the lines "NAME = host=... port=..." that each PgBouncer includes, such as
-                       /srv/shards/map.ini; this machine and the poolers see the same directory, and you may write
-                       in it, since a new file takes the place of the old one
+                       /srv/shards/map.ini; this machine and the poolers must see the same directory, and you need
+                       the right to write in it, since a new file replaces the old one
   --data DIR           split: the new cluster's data directory; it must not exist, or be an empty directory (no mount point)
   --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
   --patience SECONDS   how long the pause waits for open transactions in each database, at each PgBouncer (5)
@@ -103,7 +103,7 @@ elif [ "${#NAMES[@]}" -gt 1 ]; then
     die "$COMMAND moves one database at a time"
 fi
 NAME=${NAMES[0]} PUBLICATION=pg_once_move
-# A slot's name has small letters, digits and _.
+# A slot's name may have only small letters, digits and _.
 case $COMMAND in split) SLOT=pg_once_split_${TO##*:}_${TO%:*} ;; *) SLOT=pg_once_move_$NAME ;; esac
 SLOT=$(tr -c 'a-z0-9\n' _ <<<"${SLOT,,}" | cut -c 1-63)
 OUR_SLOT="FROM pg_replication_slots WHERE slot_name = '$SLOT' AND (database IS NULL OR database IN ('$NAME', '${NAME}_moved'))"
@@ -138,7 +138,7 @@ step() {
     [ "$answer" = yes ] || die "not done: step $NUMBER, $STEP"
 }
 
-# In a trap a bare return would return the script's own status.
+# In a trap, a return without an argument would return the script's status.
 end_report() {
     if [ -z "$REPORTER" ]; then return 0; fi
     kill "$REPORTER" 2>/dev/null || true
@@ -161,7 +161,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # `until_true WHAT command...`: repeats the command while it returns 1; another error ends the script. Prints what the
-# command writes, the progress: at the beginning, at the end, and when it has changed, every five seconds.
+# command writes (its progress), if changed: at the beginning, at the end, and at most every five seconds between.
 until_true() {
     local what=$1 said='' last='' next=0 status
     shift
@@ -192,7 +192,7 @@ is_true() {
 }
 has() { is_true "$1" postgres "SELECT EXISTS (SELECT FROM pg_database WHERE datname = '$2')"; }
 size() { ask "$1" postgres "SELECT pg_size_pretty(pg_database_size('$2'))"; }
-# Runs a part of a pipeline. If the script is killed, the part runs on, and must not hold the lock.
+# Runs a part of a pipeline without the lock, since the part outlives a killed script.
 apart() { exec 9>&- && "$@"; }
 program() { "$1" -w -h "${2%:*}" -p "${2##*:}" "${@:3}" 9>&-; }
 admin() {
@@ -206,8 +206,8 @@ homes() { # pooler
         index(names, " " $at["name"] " ") && $at["database"] == $at["name"] { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
 }
 
-# The commit of the rename flushes the WAL, with all that clients have committed before. Else, with synchronous_commit =
-# off, the end of the WAL that the steps wait for would lack the clients' last commits.
+# The commit of the rename flushes the WAL, with all earlier commits of clients. Without this, if clients have
+# synchronous_commit = off, the end of the WAL that later steps wait for would lack the last commits.
 rename() { # cluster, from, to
     local round command="ALTER DATABASE \"$2\" RENAME TO \"$3\""
     for round in 1 2 3 4 5; do
@@ -481,7 +481,7 @@ names() {
     done
 }
 
-# Closes the copies of the databases that stay: they are no homes.
+# Closes the copies, at the target, of the databases that stay at the source.
 fence_copies() {
     local name staying
     staying=$(ask "$FROM" postgres "SELECT quote_literal(datname) FROM pg_database WHERE datallowconn AND NOT datistemplate
@@ -510,7 +510,7 @@ split() {
         step "wait until the copy has caught up. Where it stands still, the log of $TO says why."
         follow
         step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10, and no step between asks."
-        # The answer to the question may have taken long, and the copy may be behind again.
+        # The operator's yes may have taken long, so the copy may be behind again.
         [ -n "$CLIENTS_WAIT" ] || follow
         pause
         step "at $FROM, end the sessions of ${NAMES[*]} and rename them to NAME_moved, closed."
@@ -560,7 +560,7 @@ carry() {
     end_report
 }
 
-# The last steps of both moves.
+# Three steps that move-dump and move-logical share.
 switch() {
     step "close ${NAME}_moved for good, and rename ${NAME}_coming at $TO to $NAME."
     arrive
@@ -612,7 +612,7 @@ twin() {
     if has "$TO" "${NAME}_coming" && is_subscribed; then return; fi
     local schema
     create_coming "$NAME"
-    # The whole dump is read before the transaction begins: else half of a dump would be committed.
+    # The whole dump is read before the transaction begins: else a dump that fails half-way would be committed.
     # Leaves out pg_attver, an option of columns in Debian's 15: other servers refuse it.
     schema=$(exec 9>&-; program pg_dump "$FROM" --schema-only --lock-wait-timeout=5s --no-publications --no-subscriptions -d "$NAME" |
         sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; /^ALTER .* SET \(/s/, pg_attver=[0-9]+|pg_attver=[0-9]+, //')
@@ -627,7 +627,7 @@ subscribe() {
         ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
         return
     fi
-    # Fails, as NAME_moved does not exist yet, but shows whether drain will be let in.
+    # This fails, as NAME_moved does not exist yet; the error shows whether drain will be let in.
     let_in "the server $TO into ${NAME}_moved at $FROM" "$(exec 9>&-; sql "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION ${PUBLICATION}_try
         CONNECTION '$(connection "${NAME}_moved")' PUBLICATION $PUBLICATION WITH (create_slot = false, slot_name = NONE, enabled = false)" 2>&1 || true)"
     # The publication comes first: the slot must begin after it in the WAL.
@@ -686,7 +686,7 @@ drain() {
     until_true "the twin is behind by" has_confirmed "$(end_of_log)"
 }
 
-# Sequences are not replicated; the incarnation is the twin's own.
+# Sets the sequences, which are not replicated, drops the subscription, and renews the incarnation.
 finish() {
     if has "$TO" "$NAME"; then return; fi
     allow "$FROM" "${NAME}_moved" true
@@ -723,7 +723,7 @@ move_logical() {
         step "gather statistics for the planner in ${NAME}_coming."
         [ -n "$FENCED" ] || ask "$TO" "${NAME}_coming" ANALYZE
         step "PAUSE $NAME at the pooler. Clients wait from here to step 12, and no step between asks."
-        # The answer to the question may have taken long, and the twin may be behind again.
+        # The operator's yes may have taken long, so the twin may be behind again.
         [ -n "$FENCED$CLIENTS_WAIT" ] || copy_rows
         pause
         step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, closed to clients."

@@ -1,6 +1,6 @@
-//! Owns the completer: it finishes requests whose client never retried.
+//! Owns the completer: it finishes abandoned requests.
 //!
-//! Invariant: it takes no more keys than it has free handlers, so the work on each key begins immediately;
+//! Invariant: a completer takes no more keys than it has free handlers, so the work on each key begins immediately;
 //! over shards, one key of a shard that was unreachable may wait. A request that fails does not stop the others.
 //! Many completers may work in one scope at once: each key goes to one of them.
 
@@ -24,7 +24,7 @@ pub use words::{Complete, Completed, Completion};
 
 const CONCURRENCY: usize = 4;
 
-/// The most keys that the server gives at a time.
+/// The most keys that the server gives to one take.
 const LARGEST_TAKE: usize = 10_000;
 
 const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -40,13 +40,13 @@ pub struct Completer<E = Pool> {
 
 impl Scope {
     /// Prepares to finish this scope's abandoned requests, 4 at a time, with polls at most 5 s apart and 25 s of
-    /// grace. Let the scope [keep its requests](crate::ScopeOptions::keep_request), or the handler gets only their
-    /// keys. The completer takes a pool: its heartbeats need connections beside its other calls.
+    /// grace. Set [`keep_request`](crate::ScopeOptions::keep_request) on the scope, or the handler gets keys without
+    /// requests. The completer takes a pool: its heartbeats need connections beside its other calls.
     pub fn completer<E: Autocommit + Clone>(&self, pool: &E) -> Completer<E> {
         self.completer_in(vec![(None, pool)])
     }
 
-    /// The same over all shards: 4 requests in all shards together. [`Abandoned::shard`] says where a request is.
+    /// A completer over all shards: 4 requests at a time in all together. [`Abandoned::shard`] is a request's shard.
     pub fn completer_over<E: Autocommit + Clone>(&self, shards: &Shards<E>) -> Completer<E> {
         self.completer_in(shards.places())
     }
@@ -69,17 +69,17 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ///   the sweep task `key_abandon` must find the key first. `handler` gets the new lease and the stored request, and
     ///   works like the request path: it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the
     ///   handler's result ends the key as in [`Runner::run`](crate::Runner::run).
-    /// - A request that fails, or whose handler panics, is released with a backoff, unless
-    ///   [`Failure::Retry`](crate::Failure) names a time. The backoff is half a second to a second after the first
-    ///   failure, then longer each time, up to five minutes. In the end the scope's `max_attempts` parks it. Other
+    /// - After [`Failure::Retry`](crate::Failure), `Failure::Error` or a panic of the handler, the key is released with
+    ///   a backoff, unless `Retry` names a time. The backoff is half a second to a second after the first failure, and
+    ///   doubles each time, up to five minutes. A key that has used up the scope's `max_attempts` is parked. Other
     ///   requests go on meanwhile.
     /// - When the [lease](Self::lease) is lost, the handler is stopped ([`Completion::LeaseLost`]).
     /// - A client that retries meanwhile gets `in_progress`, and later the answer as a replay.
     /// - When `shutdown` completes, running requests may go on for the [`grace`](Self::grace) time; then
     ///   they are stopped and released, due at once.
     ///
-    /// The worker waits for a database that is unreachable or overloaded. A handler that never ends keeps its slot and
-    /// its lease for the scope's `max_lease_life`: give its waits a timeout.
+    /// The completer waits for a database that is unreachable or overloaded. A handler that never ends keeps its slot
+    /// and its lease for the scope's `max_lease_life`: give its waits a timeout.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -112,8 +112,8 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     /// ```
     ///
     /// # Errors
-    /// An error that makes asking for keys pointless: `42501`, `22023` for a bad lease, a closed pool, and any other
-    /// refusal of the first take, such as `25006` on a standby. Running requests are finished or released first.
+    /// A final error of a take: `42501`, `22023` for a bad lease, a closed pool; of the first take also any other
+    /// refusal, such as `25006` on a standby. Before this returns, running requests are finished or released.
     pub async fn run<H: Complete>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -127,7 +127,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
         taken.map(|()| completed)
     }
 
-    /// Takes keys for the handlers that are free; ends when the completer is told to stop, or asking is pointless.
+    /// Takes keys for the handlers that are free; ends when the completer is told to stop, or a take fails for good.
     async fn take_until_told<H: Complete>(
         &self,
         shared: &Arc<Shared<E, H>>,
@@ -139,7 +139,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
             let holder = Uuid::new_v4().to_string();
             let (exec, lease) = (&shared.exec, self.pace.lease);
             let ask = || {
-                // A key for this loop's slot and for each free slot; over shards one, as shards share the slots.
+                // A key for this loop's slot and for each free slot; over shards one key, as shards share the slots.
                 let others = shared.slots.available_permits().min(LARGEST_TAKE - 1);
                 let free = 1 + shared.shard.map_or(others, |_| 0);
                 let free = i32::try_from(free).unwrap_or(i32::MAX);

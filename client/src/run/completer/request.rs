@@ -1,6 +1,6 @@
 //! Owns one abandoned request from its take to its end.
 //!
-//! Invariant: a key that was taken ends, is released, or its lease expires; each case is reported to the handler once.
+//! Invariant: a taken key is finished, parked or released, or its lease expires; then `Complete::ended` is called once.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Completion {
                 Outcome::Aborted(_) => Self::Aborted,
                 Outcome::Released { error, retry_after } => Self::Released { error, retry_after },
                 Outcome::Parked { attempt } => Self::Parked { attempt },
-                // Besides `LeaseLost`, the other outcomes end a claim, not an attempt.
+                // `LeaseLost`. The remaining outcomes are answers of a claim, not ends of an attempt.
                 _ => Self::LeaseLost,
             },
             Err(error) => Self::Unsettled(error),
@@ -96,7 +96,7 @@ impl Completion {
             Self::Released { error, retry_after } => {
                 tracing::warn!(?key, attempt, %error, ?retry_after, "an abandoned request failed");
             }
-            // Logged where it was noticed; a lease loss that a write reports is not logged.
+            // The attempt and the heartbeat log these, except a lease loss that a write reports.
             Self::Parked { .. } | Self::LeaseLost | Self::Unsettled(_) => {}
         }
     }

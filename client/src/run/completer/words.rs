@@ -15,7 +15,7 @@ pub trait Complete: Send + Sync + 'static {
     /// The future is dropped when the lease is lost, or when it is not done at the end of the completer's grace time.
     fn complete(&self, abandoned: Abandoned) -> impl Future<Output = Result<Done, Failure>> + Send;
 
-    /// Called once for each key that was taken, with its outcome: to count and to alert.
+    /// Called once for each key that was taken, with the outcome: to count and to alert.
     fn ended(&self, key: &Key, completion: &Completion) {
         let _ = (key, completion);
     }
@@ -31,19 +31,19 @@ where
     }
 }
 
-/// What became of an abandoned request. A `match` must handle each case.
+/// The outcome of an abandoned request. A `match` must handle each case.
 #[derive(Debug)]
 pub enum Completion {
     /// The request has its answer; a client that retries gets it as a replay.
     Completed,
     /// The request failed for good; the failure is its answer.
     Aborted,
-    /// The request failed in a way that is worth another attempt, or the completer was told to stop; the key is
-    /// released.
+    /// The key is released: the request failed with [`Failure::Retry`] or [`Failure::Error`], the handler panicked, or
+    /// the completer was told to stop.
     Released {
         /// What went wrong.
         error: String,
-        /// The time until it is due again; `None`: at once.
+        /// The time until the key is due again; `None`: at once.
         retry_after: Option<Duration>,
     },
     /// The outcome of the attempt is unknown; a verdict is needed.
@@ -60,15 +60,15 @@ pub enum Completion {
 /// The counts of a [`Completer`](crate::Completer). A key that was taken twice is counted twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
-    /// Finished with their answer.
+    /// Keys that were finished with their answer.
     pub completed: u64,
-    /// Failed for good; the failure is their answer.
+    /// Keys whose request failed for good; the failure is the answer.
     pub aborted: u64,
-    /// Released, to be retried.
+    /// Keys that were released, to be retried.
     pub released: u64,
-    /// Waiting for a verdict.
+    /// Keys that wait for a verdict.
     pub parked: u64,
-    /// Left until their lease expires, or taken by another holder.
+    /// Keys whose lease was lost, or whose end could not be stored.
     pub lost: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Owns the work under a lease: item after item, each in its fence, and the end of the job.
+//! Owns the work under a lease: item after item, each saved under the fence, and the end of the job.
 //!
 //! Invariant: an item's writes commit only together with an extension of the lease that did not
-//! answer `cancelling`. An item may be discarded only while it is certainly not saved.
+//! answer `cancelling`. An item is discarded only if it is certainly not saved.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) struct Items<'a, P, J: Job> {
     pub(super) job: &'a mut J,
     /// The item whose work may be discarded.
     pub(super) at_hand: &'a mut Option<J::Item>,
-    /// The outcome if the last commit, which has begun, is made.
+    /// The outcome of the last commit, stored before the commit is sent.
     pub(super) finishing: &'a mut Option<JobOutcome>,
 }
 
@@ -48,7 +48,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         }
     }
 
-    /// One item, or the end of the job.
+    /// Works on the next item and saves it; without a next item, finishes the job. `None`: the item is saved.
     async fn turn(&mut self) -> Result<Option<End>, JobFailure> {
         let action = self.watch.action;
         let transaction = self.watch.begin().await?;
@@ -69,13 +69,13 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         Ok(cancelling.then_some(End::Cancelling))
     }
 
-    /// The item's writes, in one transaction with the extension of the lease, which fences them. `false`: the job is
-    /// being cancelled and nothing was written.
+    /// Saves the item in one transaction with an extension of the lease, which fences the item's writes. `false`: the
+    /// job is being cancelled and nothing was written.
     async fn save(&mut self, made: &J::Made) -> Result<bool, JobFailure> {
         let mut failures = self.watch.backoff.failures();
         loop {
             match self.save_once(made).await {
-                // After a rollback only the save is repeated.
+                // After a lost race only the save is repeated, not the work.
                 Err(JobFailure::Error(error)) => failures.wait(error, Error::rolled_back).await?,
                 end => return end,
             }
@@ -101,7 +101,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
         Ok(saved.map(|()| true)?)
     }
 
-    /// The end of the action and the job's last writes, together.
+    /// Ends the action and makes the job's last writes, in one transaction.
     async fn finish(&mut self) -> Result<End, JobFailure> {
         let patch = self.job.result().await?;
         let mut failures = self.watch.backoff.failures();
@@ -115,7 +115,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
 
     async fn finish_once(&mut self, patch: Option<&Json>) -> Result<End, JobFailure> {
         let transaction = self.watch.begin().await?;
-        // The row before the items: the lock order.
+        // The lock order: the row before its items.
         let ActionEnd::Finished { status, version } =
             self.watch.finish(&transaction, patch).await?
         else {

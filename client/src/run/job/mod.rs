@@ -38,16 +38,16 @@ pub trait Job: Send + Sync {
     /// The result of the work on an item, for [`Job::save`].
     type Made: Send + Sync;
 
-    /// An item that is not done yet; `None` if all items are done. Called first, after each item, and again after the
-    /// database failed: only the database knows the items that are done. The transaction commits before the work: do
-    /// not wait in it.
+    /// Finds an item that is not done yet; `None` if all items are done. Called first, after each item, and again after
+    /// the database failed, because only the database knows the items that are done. The transaction commits before the
+    /// work begins: make no foreign call in it.
     fn next(
         &mut self,
         transaction: &OpenTransaction,
         action: &Action,
     ) -> impl Future<Output = Result<Option<Self::Item>, JobFailure>> + Send;
 
-    /// Does the item's work outside the database. An earlier attempt may have begun it and left something behind. The
+    /// Does the item's work outside the database. An earlier attempt may have begun this work and made artifacts. The
     /// future is dropped when the lease is lost or the job is told to stop.
     fn work(
         &mut self,
@@ -55,8 +55,8 @@ pub trait Job: Send + Sync {
         item: &Self::Item,
     ) -> impl Future<Output = Result<Self::Made, JobFailure>> + Send;
 
-    /// Marks the item as done, then, if that changed its row, charges for it. After a lost race this runs again, in a
-    /// new transaction.
+    /// Marks the item as done and, only if this changed the item's row, charges for the item. After a lost race this
+    /// runs again, in a new transaction.
     fn save(
         &mut self,
         transaction: &OpenTransaction,
@@ -64,12 +64,12 @@ pub trait Job: Send + Sync {
         made: &Self::Made,
     ) -> impl Future<Output = Result<(), JobFailure>> + Send;
 
-    /// Other columns of the job's row to set when it is finished: a JSON object.
+    /// Returns other columns of the job's row, to be set when the job is finished: a JSON object.
     fn result(&mut self) -> impl Future<Output = Result<Option<Json>, JobFailure>> + Send {
         async { Ok(None) }
     }
 
-    /// The last writes of a job that succeeded. After a lost race or connection this runs again, in a new transaction.
+    /// Makes the last writes of a finished job. After a lost race or connection this runs again, in a new transaction.
     fn finish(
         &mut self,
         transaction: &OpenTransaction,
@@ -78,8 +78,8 @@ pub trait Job: Send + Sync {
         async { Ok(()) }
     }
 
-    /// Called when the lease was lost, or the job was told to stop, during the work on this item. Deletes only
-    /// this attempt's artifacts of the item. Another attempt may be working on the item by now.
+    /// Called when the lease was lost, or the job was told to stop, before this item was saved. Deletes only
+    /// this attempt's artifacts of the item, because another attempt may be working on the item by now.
     fn discard(&mut self, action: &Action, item: &Self::Item) -> impl Future<Output = ()> + Send;
 
     /// Called when the job is cancelled. Deletes the artifacts of these items, from all attempts. A missing

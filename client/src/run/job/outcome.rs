@@ -9,15 +9,15 @@ use crate::{Cancelled, Error};
 /// it in [`Job::save`](super::Job::save).
 #[derive(Debug)]
 pub enum JobFailure {
-    /// The job is released, with this reason; the next claim goes on with the remaining items.
+    /// The row is released, with this reason; the next claim goes on with the remaining items.
     Release(String),
-    /// A call failed; `?` makes this. After a lost race or connection the job asks for its next item again, or an
-    /// action's work runs again. A lost lease ends the run; any other error releases the row and is returned.
+    /// A call failed; `?` makes this. After a lost race or connection the runner tries again from the last commit. A
+    /// lost lease ends the run; any other error releases the row and is returned.
     Error(Error),
 }
 
 impl JobFailure {
-    /// The job is released for this reason.
+    /// Asks for the release of the row, for this reason.
     pub fn release(reason: impl Display) -> Self {
         Self::Release(reason.to_string())
     }
@@ -60,10 +60,10 @@ pub enum JobOutcome {
     Unclaimed,
     /// The job asked for its release, or was told to stop; the next claim goes on with the remaining items.
     Released {
-        /// Why.
+        /// The reason.
         error: String,
     },
-    /// Another holder has the lease, or the lease could not be kept alive; the job was stopped here. If its last
+    /// Another holder has the lease, or the lease could not be kept alive; this run was stopped. If the run's last
     /// commit was on its way when the lease ended, the job may be finished: look at the row.
     LeaseLost,
 }

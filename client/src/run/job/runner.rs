@@ -1,4 +1,4 @@
-//! Owns running a cancellable job: the claim, and an end in every case.
+//! Owns running a cancellable job: the claim, the items, and then the finish, a release or a teardown.
 //!
 //! Invariant: whatever the job and the network do, the next claim or a teardown can go on from the row's state. The
 //! runner may be dropped at any await: then the lease expires and a sweep reverts the row.
@@ -16,7 +16,7 @@ use super::items::{End, Items};
 use super::{Job, JobFailure, JobOutcome};
 use crate::{Action, ActionClaim, ActionOptions, Begin, Error, Kind, MachineRow};
 
-/// The runner asks before an item whether the job is being cancelled, unless the server's last answer is younger.
+/// Before an item the runner asks whether the job is being cancelled, unless the server answered within this time.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs one row's job as the action of a step; made by [`MachineRow::job`].
@@ -74,8 +74,8 @@ impl<P: Begin> JobRunner<'_, P> {
     /// - When the job fails, the row is released: the next claim goes on with the remaining items. A panic of the job's
     ///   methods also releases the row; then the panic is resumed.
     ///
-    /// The job's methods run beside the heartbeat: a method that blocks its thread for longer than the lease loses the
-    /// lease. Dropping this future stops the job where it is; a sweep reverts the row after the lease has expired.
+    /// The job's methods run in the same task as the heartbeat: a method that blocks its thread for longer than the
+    /// lease loses the lease. Dropping this future stops the job; a sweep reverts the row after the lease has expired.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -183,7 +183,7 @@ impl<P: Begin> JobRunner<'_, P> {
             }
             End::LeaseLost => None,
             End::Stopped => match (watch.fail(JobFailure::release(STOPPED)).await, finishing) {
-                // It was told during its last commit.
+                // The stop came during the last commit, which succeeded.
                 (Err(error), Some(end)) if error.kind() == Kind::AlreadyDone => return Ok(end),
                 (released, _) => released?,
             },

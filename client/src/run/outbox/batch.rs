@@ -1,6 +1,6 @@
-//! Owns one batch from its take to its end: its handlers, its heartbeat, its verdicts.
+//! Owns one batch from its take to its end: its handlers, its heartbeat, its acks and nacks.
 //!
-//! Invariant: no handler of the batch runs past the time up to which its lease is known to be alive.
+//! Invariant: all handlers of the batch are stopped at the time up to which the batch's lease is known to be alive.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ impl Leased for Batch {
     }
 }
 
-/// Delivers the events of a batch; `since`: when the batch was asked for. The first chain gets `slot`. `begun` is
-/// dropped when every chain has a slot; with [`Begin::ONE_AT_A_TIME`], only at the end of the batch.
+/// Delivers the events of a batch; `since`: when the take was sent. The first chain gets `slot`. The last clone of
+/// `begun` is dropped when every chain has a slot; with [`Begin::ONE_AT_A_TIME`], at the end of the batch.
 pub(super) async fn deliver<P: Begin, H: Deliver>(
     shared: Arc<Shared<P, H>>,
     mut batch: Batch,
@@ -61,7 +61,7 @@ pub(super) async fn deliver<P: Begin, H: Deliver>(
             () = &mut settling => {}
             () = until_lost(pool, backoff, &batch, since) => {
                 chains.shutdown().await;
-                // A last ack may be on its way; the server decides whether it counts.
+                // An ack may be on its way: waits for the server's answer.
                 let _ = timeout(backoff.call_timeout, settling).await;
             }
         }
@@ -75,7 +75,7 @@ pub(super) async fn deliver<P: Begin, H: Deliver>(
         tracing::warn!(
             batch = batch.name(),
             events = counts.lost,
-            "the lease of the batch is lost; another worker delivers its events"
+            "events of the batch were neither acked nor nacked; they are delivered again"
         );
         tell(|| shared.handler.lost(counts.lost));
     }

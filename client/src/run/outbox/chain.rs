@@ -1,8 +1,8 @@
 //! Owns the order of a batch: chains of events that are handled one after another.
 //!
-//! Invariant: no event begins before the previous event of its order key is done, and none begins after the worker was
-//! told to stop. Each event of a chain is in exactly one [`Verdict`]; the verdict of an event that failed or is released
-//! lists the later events of the chain, too.
+//! Invariant: no event begins before the previous event of its order key is done, or after the worker was told to stop.
+//! Unless the lease is lost, each event of a chain is in exactly one [`Verdict`]; the verdict of an event that failed
+//! or is released lists the later events of the chain, too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::{Acked, Begin, Event};
 
 pub(super) enum Verdict {
     Done(i64),
-    /// Its handler has acked it.
+    /// The handler has acked the event itself.
     Acked,
     Failed {
         event: Arc<Event>,
         failure: Undelivered,
-        /// The later events of its order key leave the batch with it.
+        /// The later events of the order key, which leave the batch with this event.
         behind: Vec<i64>,
     },
-    /// Not begun, or stopped half-way, because the worker stops; with the later events of its order key.
+    /// An event that was not begun, or was stopped, because the worker stops; and the later events of its order key.
     Released(Vec<i64>),
 }
 
 pub(super) type Chain = Vec<Arc<Event>>;
 
-/// A batch's events by order key; an event without a key is a chain of its own.
+/// Groups a batch's events by order key; an event without a key is a chain of its own.
 pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
     let mut chains: Vec<Chain> = vec![];
     let mut by_key: HashMap<String, usize> = HashMap::new();
@@ -49,7 +49,7 @@ pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
     chains
 }
 
-/// Handles a chain, in a given slot or in the next free slot. `begun` is dropped as soon as the chain has its slot.
+/// Handles a chain, in a given slot or in the next free slot. Drops `begun` when it has a slot, or at a stop.
 pub(super) async fn follow<P: Begin, H: Deliver>(
     shared: Arc<Shared<P, H>>,
     chain: Chain,
@@ -95,7 +95,7 @@ pub(super) async fn follow<P: Begin, H: Deliver>(
     drop(slot);
 }
 
-/// Calls the handler; its panic is a failure of this event and nothing else.
+/// Calls the handler; its panic counts as a failure of this event.
 async fn handle<P: Begin, H: Deliver>(
     shared: &Arc<Shared<P, H>>,
     event: &Arc<Event>,

@@ -2,19 +2,19 @@
 
 use crate::run::tasks::counted;
 
-/// The counts of an [`OutboxWorker`](crate::OutboxWorker); each counts events.
+/// The counts of an [`OutboxWorker`](crate::OutboxWorker). An event that was taken twice is counted twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Delivered and acked.
+    /// Events that were delivered and acked.
     pub delivered: u64,
-    /// Failed attempts; their events are retried.
+    /// Events whose attempt failed; they are retried.
     pub failed: u64,
-    /// Failed for good: the attempts are used up, or the handler gave up.
+    /// Events that failed for good: the attempts are used up, or the handler returned `Never`.
     pub dead: u64,
-    /// Released without counting an attempt: the worker was told to stop, the handler deferred it, its
-    /// `dead` callback failed, or an earlier event of its order key failed.
+    /// Events that were released, with no attempt counted: the worker was told to stop, the handler deferred the
+    /// event, the `dead` callback failed, or an earlier event of the order key was not delivered.
     pub released: u64,
-    /// Events of lost leases: another worker delivers them.
+    /// Events of batches whose lease was lost; they are delivered again.
     pub lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Owns the interface between the worker and the handler of its events.
+//! Owns the interface between the outbox worker and its handler.
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -18,12 +18,12 @@ pub trait Deliver: Send + Sync + 'static {
     /// the worker's grace time.
     fn deliver(&self, event: &Event) -> impl Future<Output = Result<Acked, Undelivered>> + Send;
 
-    /// Called when an event dies of a failure, not of an expired lease: undo earlier work in the transaction that
-    /// records its death. A key can be claimed and aborted here, so that its steps' compensations are emitted.
+    /// Called when a failure (not an expired lease) makes an event dead: undo earlier work in the transaction that
+    /// records the death. A key can be claimed and aborted here, so that its steps' compensations are emitted.
     ///
-    /// The callback's writes commit together with the event's death. If it fails, or panics, neither is committed, and
-    /// the event is released, to be delivered once more later. The callback runs again after a lost race or connection,
-    /// so it must have no effect outside the database. The rest of the batch is not acked while it runs.
+    /// The callback's writes commit together with the event's death. If the callback fails or panics, nothing is
+    /// committed; the event is released and delivered again after 30 s. After a lost race or connection the callback
+    /// runs again, so it must have no effect outside the database. Meanwhile the worker acks no event of the batch.
     fn dead(
         &self,
         transaction: &OpenTransaction,
@@ -34,8 +34,8 @@ pub trait Deliver: Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// The lease of a batch was lost with this many of its events neither acked nor nacked: another worker
-    /// delivers them. Use this call to count and to alert; a `WARN` line is logged, too.
+    /// Called when the lease of a batch was lost and this many of its events are neither acked nor nacked. They are
+    /// delivered again. Use this call to count and to alert; a `WARN` line is logged, too.
     fn lost(&self, events: u64) {
         let _ = events;
     }
@@ -55,25 +55,25 @@ where
 /// Why an event was not delivered, which decides what happens to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undelivered {
-    /// It is retried, until the subscriber's attempts are used up.
+    /// The event is retried, until the subscriber's `max_attempts` are used up.
     Retry {
-        /// The kind of the failure, by which failures are counted: `timeout`, `refused`. (`released`, `never`
-        /// and `expired` mean something else; a failure with one of these kinds, or an empty one, counts as `error`.)
+        /// The kind of the failure, by which the metrics count: `timeout`, `refused`. (`released`, `never` and
+        /// `expired` have other meanings: a failure with one of these kinds, or an empty kind, counts as `error`.)
         kind: String,
         /// What went wrong.
         error: String,
         /// How long to wait, instead of the subscriber's backoff; zero: at once.
         after: Option<Duration>,
     },
-    /// It cannot be tried now, for example because other work on its subject still runs. It is released and delivered
-    /// again after this time. No attempt is counted, so an event that is always deferred never dies.
+    /// The event cannot be delivered now, for example because other work on its subject still runs. It is released and
+    /// delivered again after this time. No attempt is counted, so deferring never makes an event dead.
     Later {
         /// The reason.
         reason: String,
         /// How long to wait.
         after: Duration,
     },
-    /// No retry can succeed: it is dead.
+    /// No retry can succeed: the event is dead.
     Never {
         /// What went wrong.
         error: String,
@@ -142,9 +142,9 @@ impl From<Failure> for Undelivered {
 }
 
 /// `?` makes this from a failed call of the handler: worth another attempt. Its kind is `json` for a document that
-/// could not be read, `error` for an [`Error::other`], `database` otherwise. A payload that this version of the handler
-/// cannot read may suit the next version, so the event is retried; with
-/// `event.payload.parse().map_err(Undelivered::never)?` it is dead at once.
+/// could not be read, `error` for an [`Error::other`], `database` otherwise. An event whose payload cannot be read is
+/// retried, as the next version of the handler may be able to read it. To make such an event dead at once, write
+/// `event.payload.parse().map_err(Undelivered::never)?`.
 impl<X: Into<Error>> From<X> for Undelivered {
     fn from(error: X) -> Self {
         let error = error.into();

@@ -30,7 +30,7 @@ const CONCURRENCY: usize = 8;
 
 const BATCH: i32 = 10;
 
-/// The most events that the server gives at a time.
+/// The most events that the server gives to one take.
 const LARGEST_BATCH: i32 = 10_000;
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -48,19 +48,19 @@ pub struct OutboxWorker<P = Pool> {
 
 impl Subscriber {
     /// Prepares to deliver this subscriber's events, with 8 handlers at a time, polls at most 1 s apart and 25 s
-    /// of grace. A lease is at most the subscriber's `max_lease_life`, as it is when the worker starts. The worker
+    /// of grace. A lease is at most the subscriber's `max_lease_life`, which is read when the worker starts. The worker
     /// takes a pool: its heartbeats need connections beside its other calls.
     pub fn worker<P: Begin>(&self, pool: &P) -> OutboxWorker<P> {
         self.worker_in(vec![(None, pool)], POLL_EVERY)
     }
 
-    /// The same over all shards: the 8 handlers are for all of them together, and a shard without events is polled
-    /// at most 5 s apart. [`Event::shard`](crate::Event::shard) says where an event comes from. A shard that is away
-    /// does not stop the others; one that refuses from the beginning ends the worker.
+    /// A worker over all shards: 8 handlers in all shards together; the polls of a shard without events are at most 5 s
+    /// apart. [`Event::shard`](crate::Event::shard) is the number of an event's shard. An unreachable shard does not
+    /// stop the others; a shard that refuses the first call ends the worker.
     ///
-    /// A batch is leased only when a handler is free for its first event, except after a failed take. While the
-    /// batch's other events wait for free handlers, their lease runs; events of all shards wait for the same
-    /// handlers. So with many shards choose a small [`batch`](OutboxWorker::batch).
+    /// A batch is leased only when a handler is free for its first event, except after a failed take. The batch's
+    /// other events stay leased while they wait for free handlers, which all shards share. So with many shards choose a
+    /// small [`batch`](OutboxWorker::batch).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -107,15 +107,15 @@ impl<P: Begin> OutboxWorker<P> {
     ///   event is acked at once. A failed event is retried with the subscriber's backoff, and the later
     ///   events of its order key wait for it. A handler that panics has failed. A handler that never ends keeps
     ///   its slot and its lease for the subscriber's `max_lease_life`: give its waits a timeout.
-    /// - Events of one order key are handled one after another, all others at the same time, up to
+    /// - Events of one order key are handled one after another, other events at the same time, up to
     ///   [`concurrency`](Self::concurrency).
-    /// - When a failure makes an event dead, [`Deliver::dead`] runs in the transaction that records it.
+    /// - When a failure makes an event dead, [`Deliver::dead`] runs in the transaction that records the death.
     /// - When the [lease](Self::lease) of a batch is lost, the handlers of that batch are stopped, [`Deliver::lost`] is
     ///   called, and the worker goes on with other batches.
     /// - When `shutdown` completes, events that have not begun are released at once, and running
     ///   handlers may go on for the [`grace`](Self::grace) time.
     ///
-    /// The worker waits for a database that is away or overloaded.
+    /// The worker waits for a database that is unreachable or overloaded.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -143,8 +143,8 @@ impl<P: Begin> OutboxWorker<P> {
     /// ```
     ///
     /// # Errors
-    /// An error that makes asking for events pointless: `42704`, `42501`, `22023`, a closed pool, and any other refusal
-    /// of the first take (`25006`). Events that the worker holds are finished or released first.
+    /// A final error of a take: `42704`, `42501`, `22023`, a closed pool; of the first take also any other refusal, as
+    /// `25006` on a standby. Before this returns, the worker finishes or releases the events that it holds.
     pub async fn run<H: Deliver>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -158,14 +158,14 @@ impl<P: Begin> OutboxWorker<P> {
         taken.map(|()| delivered)
     }
 
-    /// Takes batch after batch; ends when the worker is told to stop, or asking is pointless.
+    /// Takes batch after batch; ends when the worker is told to stop, or a take fails for good.
     async fn take_until_told<H: Deliver>(
         &self,
         shared: &Arc<Shared<P, H>>,
         batches: &Tasks<Delivered>,
     ) -> Result<(), Error> {
-        // The lease's length is read once, for all takes and heartbeats. This query has an intake of its own, because a
-        // standby can answer the query but gives no events.
+        // The lease's length is read once, for all takes and heartbeats. This query has an intake of its own: a standby
+        // answers it but refuses takes, and a worker whose first take is refused must end.
         let (pace, subscriber) = (&self.pace, &self.subscriber);
         let intake = || pace.intake(subscriber, shared.shard, &shared.stage);
         let ask = || subscriber.granted_lease(&shared.exec, pace.lease);
@@ -188,7 +188,7 @@ impl<P: Begin> OutboxWorker<P> {
             let (begun, mut waiting) = mpsc::channel(1);
             let batch = deliver(Arc::clone(shared), batch, since, slot, begun);
             batches.begin(batch.instrument(span_of(shared.shard)));
-            // Nothing more is taken while an event of this batch waits for a handler.
+            // The next take waits until every chain of this batch has a handler.
             intake.unless_told(waiting.recv()).await;
         }
     }

@@ -1,8 +1,8 @@
 //! Owns the acks and nacks of a batch's events.
 //!
-//! Invariant: one call at a time for a batch, each retried until it is answered; a retry that gets ON006 is
-//! success. An event that its handler has acked counts as delivered, whatever the handler returns. The writes of
-//! the handler's `dead` commit once, together with the event's death.
+//! Invariant: one call at a time for a batch, each retried until it is answered; ON006 counts as success. An event
+//! that its handler has acked counts as delivered, whatever the handler returns. The writes of the handler's `dead`
+//! commit once, together with the event's death.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::executor::only;
 use crate::outbox::KIND;
 use crate::{Batch, Begin, Error, Event, Kind, NackOptions, Nacked};
 
-/// How many verdicts go into one call, at most.
+/// How many verdicts are read at a time, at most.
 const MOST: usize = 1000;
 
 /// The longest kind that the server takes, in characters.
@@ -30,7 +30,7 @@ const CALLBACK_FAILED: Duration = Duration::from_secs(30);
 
 type Ids<'i> = Option<&'i [i64]>;
 
-/// Sends a batch's verdicts to the server, and counts the verdicts that the server has accepted.
+/// Sends a batch's verdicts to the server, and counts the events whose verdict the server has accepted.
 pub(super) struct Settle<'a, P, H> {
     shared: &'a Shared<P, H>,
     batch: &'a Batch,
@@ -38,7 +38,7 @@ pub(super) struct Settle<'a, P, H> {
     counts: Delivered,
 }
 
-/// At which point the transaction that nacks a failed event stopped.
+/// The point at which the transaction that nacks a failed event stopped.
 enum Stopped {
     /// Before its commit: nothing is written.
     Call(Error),
@@ -64,8 +64,8 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         self.counts
     }
 
-    /// Sends verdicts as they come, several in one call where possible; ends with the last verdict, or when the server
-    /// refuses a verdict.
+    /// Sends verdicts as they arrive, several in one call where possible; ends with the last verdict, or when the
+    /// server refuses a call.
     pub(super) async fn all(&mut self, mut verdicts: mpsc::UnboundedReceiver<Verdict>) {
         let mut ready = vec![];
         while verdicts.recv_many(&mut ready, MOST).await > 0 {
@@ -126,8 +126,8 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         Ok(())
     }
 
-    /// Ends events. If one of several events had ended already, each event is ended in a call of its own; `left` is the
-    /// refusal of an event that one of these calls took along: a nack takes the later events of an order key.
+    /// Ends events in one call; after ON006, because one of them was ended before, each event in a call of its own. A
+    /// nack of one event also ends the later events of its order key: `left` is the error that their calls then get.
     async fn end<'i, T, F, Fut>(&self, ids: Ids<'i>, left: Kind, call: F) -> Result<(), Error>
     where
         F: Fn(Ids<'i>) -> Fut,
@@ -146,8 +146,8 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         }
     }
 
-    /// Nacks a failed event, with the handler's callback in the same transaction if the event dies. `false`: its
-    /// handler had acked it, and has lost the answer of the commit.
+    /// Nacks a failed event; if the event dies, the handler's callback runs in the same transaction. `false`: the
+    /// event was not nacked, because its handler had acked it.
     async fn fail(&mut self, event: &Event, failure: &Undelivered) -> Result<bool, Error> {
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         let mut options = failure.nack(|text| text);
@@ -162,7 +162,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
                     return self.defer(event, &format!("it panicked: {panic}")).await;
                 }
                 (Stopped::Call(error), told) if error.kind() == Kind::AlreadyDone => match told {
-                    // A commit whose answer was lost.
+                    // An earlier commit succeeded, and its answer was lost.
                     Some(nacked) => break nacked,
                     None => {
                         self.counts.delivered += 1;
@@ -199,7 +199,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         Ok(true)
     }
 
-    /// `told` gets the answer of the nack before the commit is sent.
+    /// Makes one try of `fail`; stores the answer of the nack in `told` before the commit is sent.
     async fn fail_once(
         &self,
         event: &Event,
@@ -220,7 +220,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         }
         *told = Some(nacked);
         let commit = backoff.in_time(transaction.end()).await;
-        // A refused commit, such as by a deferred constraint, is due to the callback's writes.
+        // If the server refuses the commit, as for a deferred constraint, the callback's writes are the cause.
         commit.map_err(|error| match error.kind() {
             Kind::Unavailable => Stopped::Commit(error),
             _ => Stopped::Callback(error),
@@ -228,14 +228,14 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         Ok(nacked)
     }
 
-    /// The callback failed, so the event may not die yet.
+    /// Releases an event whose callback failed, so that it does not die yet.
     async fn defer(&mut self, event: &Event, error: &str) -> Result<bool, Error> {
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         tracing::error!(
             ?subscriber,
             event_id,
             error,
-            "the callback of a dead event failed"
+            "the callback for the event's death failed; the event is released"
         );
         let reason = storable(&format!("its callback failed: {error}"));
         let released = NackOptions::released().retry_after(CALLBACK_FAILED);
@@ -278,7 +278,7 @@ fn kind_of(kind: &str) -> String {
     kept.unwrap_or_else(|| KIND.to_owned())
 }
 
-/// Whether this call ended the events; `false`: an earlier call with this token had ended one of them.
+/// Whether this call ended the events; `false`: an earlier call with this token has ended one of them.
 fn done_or<T>(ended: Result<T, Error>, left: Kind) -> Result<bool, Error> {
     match ended {
         Ok(_) => Ok(true),

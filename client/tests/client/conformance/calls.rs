@@ -1,4 +1,4 @@
-//! What the calls of the table of cases are in this crate.
+//! Makes the calls of the table of cases with this crate.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::{Said, Session, fields, nothing, row, rows, told};
 
-/// What a call is made with, out of an earlier answer.
+/// The part of an earlier answer that a call needs.
 pub enum Handle {
     None,
     Lease(Lease),
@@ -67,14 +67,14 @@ impl With {
         }
     }
 
-    /// Places in the batch.
+    /// The ids of the events at the given places of the batch.
     fn events(&self, batch: &Batch) -> Option<Vec<i64>> {
         let id = |place: &str| batch.events[place.parse::<usize>().unwrap()].event_id;
         Some(self.get("events")?.split(',').map(id).collect())
     }
 }
 
-/// One call of the table.
+/// Makes one call of the table.
 pub async fn make(
     session: &Session,
     call: &str,

@@ -1,7 +1,7 @@
 //! Shared memory between the launcher, its workers and `doctor()`.
 //!
 //! Each running worker has a slot of its own. The launcher writes the slot before it starts the worker, and reads it
-//! after the worker's end. A worker that cannot connect, or is killed, leaves no answer.
+//! after the worker's end. A worker that cannot connect, or is killed, stores no answer.
 
 use crate::counters;
 use crate::settings::MOST_WORKERS;
@@ -27,11 +27,11 @@ const MORE: i64 = i64::MIN + 1;
 /// Failures of a database's tasks, a bit for each task.
 #[derive(Clone, Copy, Default)]
 pub struct Troubles {
-    /// The task failed at its last turn.
+    /// Tasks that failed at their last turn.
     pub failing: u32,
-    /// The failure was logged.
+    /// Tasks whose present failure was logged.
     pub logged: u32,
-    /// The task has no turn in this pass.
+    /// Tasks that this pass skips.
     pub resting: u32,
 }
 
@@ -53,7 +53,7 @@ impl PassSlot {
         }
     }
 
-    /// The launcher calls this before the worker starts.
+    /// Stores the failures and clears the answer; called by the launcher before the worker starts.
     pub fn prepare(&self, troubles: Troubles) {
         self.put_troubles(troubles);
         self.answer.store(NO_ANSWER, Relaxed);
@@ -73,7 +73,7 @@ impl PassSlot {
         self.resting.store(troubles.resting, Relaxed);
     }
 
-    /// The worker calls this at the end of its pass.
+    /// Stores how the pass ended; the worker calls this last.
     pub fn put_answer(&self, answer: Answer, troubles: Troubles) {
         self.put_troubles(troubles);
         let stored = match answer {
@@ -105,7 +105,7 @@ unsafe impl PGRXSharedMemory for Board {}
 // SAFETY: the name is ours alone.
 static BOARD: PgAtomic<Board> = unsafe { PgAtomic::new(c"pg_once janitor") };
 
-/// Asks the server for the memory, while it preloads libraries.
+/// Requests the shared memory while the server preloads libraries.
 #[allow(
     unexpected_cfgs,
     reason = "pgrx's macro asks for server versions that this crate has no feature for"
@@ -119,7 +119,7 @@ pub fn register() {
     );
 }
 
-/// The slot of a worker; None for a number that the launcher does not give.
+/// The slot of this number; None: there is no such slot.
 pub fn slot(number: usize) -> Option<&'static PassSlot> {
     BOARD.get().slots.get(number)
 }

@@ -1,7 +1,7 @@
 //! The launcher: starts a worker for each database that is due, at most once.janitor_workers at a time, the longest
 //! waiting database first.
 //!
-//! It looks at the databases after every nap, on SIGHUP and when a worker ends. It logs a missing database once.
+//! The databases are checked after each nap, which a signal or a worker's end cuts short. A missing one is logged once.
 
 use super::board::{self, PassSlot, SLOTS};
 use super::process::WorkerProcess;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The launcher's nap while the server has no free background worker, and after an error.
 const SOON: Duration = Duration::from_secs(1);
-/// A database has waited too long after once.janitor_naptime, or after this time if that is longer.
+/// A database has waited too long after the longer of once.janitor_naptime and this time.
 const LATE: Duration = Duration::from_secs(1);
 /// A worker that has not ended.
 struct RunningWorker {
@@ -120,7 +120,7 @@ impl Launcher {
         }
     }
 
-    /// Records how the passes of ended workers went.
+    /// Records the answers of ended workers.
     fn take_answers(&mut self, now: Instant) {
         for worker in self
             .running

@@ -1,12 +1,12 @@
 //! worker: the background workers, which run the sweep's tasks.
 //!
 //! With `shared_preload_libraries = 'pg_once'` the server starts one launcher; a standby starts it only after a
-//! promotion. The launcher starts a worker for each database of `once.janitor_databases` that is due (schedule.rs).
-//! The worker runs one pass and ends, so that nothing stays connected to a database. If the database does not have the
-//! extension, the worker does nothing. A worker tells the launcher in shared memory how its pass ended (board.rs).
+//! promotion. The launcher starts a worker for each database of `once.janitor_databases` that is due (schedule.rs). The
+//! worker runs one pass and ends, so that nothing stays connected to a database. If the database does not have the
+//! extension, the worker does nothing. A worker reports to the launcher in shared memory how its pass ended (board.rs).
 //!
 //! Invariant: between two tasks a worker holds no transaction, no snapshot and no lock. Each batch is a transaction of
-//! its own, so the end of a worker loses one batch at most.
+//! its own, so a worker that is killed loses one batch at most.
 
 mod board;
 mod launcher;
@@ -52,14 +52,14 @@ pub fn register() {
     }
 }
 
-/// The launcher's process begins here.
+/// The main function of the launcher's process.
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn pg_once_launcher(_none: Datum) {
     launcher::main();
 }
 
-/// The process of a worker begins here.
+/// The main function of a worker's process.
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn pg_once_worker(argument: Datum) {

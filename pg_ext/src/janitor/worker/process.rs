@@ -8,7 +8,7 @@ use std::ptr;
 /// The longest title in bytes; the server takes up to 95.
 const LONGEST_NAME: usize = 90;
 
-/// A worker that was started.
+/// The handle of a started worker.
 pub struct WorkerProcess {
     handle: *mut pg_sys::BackgroundWorkerHandle,
 }

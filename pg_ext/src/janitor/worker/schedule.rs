@@ -1,20 +1,20 @@
 //! When a database is due for its next pass.
 //!
 //! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written to it since then, a
-//! row has become due by the clock, or the server has no counts of it. Otherwise it is idle, and due only after
-//! [`settings::longest_pause`]. If the last pass left more to do, the next is due at once; if it failed, see
-//! `delay_after`. Somebody has written if the server's count of changed rows in that database differs from the count
-//! before the last pass. So a pass that writes is followed by another pass, which usually writes nothing.
+//! row has become due by the clock, or the server has no counts of its changed rows. Otherwise the database is idle,
+//! and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once; if it
+//! failed, `delay_after` its end. Somebody has written if the server's counts of changed rows differ from those before
+//! the last pass. So a pass that writes is followed by another pass, which usually writes nothing.
 //!
 //! A session reports its counts at most ten seconds after its transaction ends. A session that reports later (a
-//! procedure that commits in a loop) or never (its own track_counts is off) delays a pass up to the longest pause.
+//! procedure that commits in a loop) or never (its own track_counts is off) can delay a pass up to the longest pause.
 
 use super::board::{Answer, Troubles};
 use crate::settings;
 use pgrx::pg_sys::Oid;
 use std::time::{Duration, Instant};
 
-/// Delay of a database whose worker did not end its pass: the first, and the longest.
+/// The delay after a failed pass, and the longest delay after several.
 const FIRST_DELAY: Duration = Duration::from_secs(5);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 
@@ -27,11 +27,11 @@ pub struct RowsChanged {
     pub counted_since: i64,
 }
 
-/// What is known of a database at this moment.
+/// The OID and the counts of a database that accepts connections.
 #[derive(Clone, Copy)]
 pub struct Present {
     pub oid: Oid,
-    /// None: the server has no counts of it.
+    /// None: the server has no counts of the database.
     pub changed: Option<RowsChanged>,
 }
 
@@ -44,11 +44,11 @@ enum LastPass {
     Failed(u32),
 }
 
-/// A listed database that exists.
+/// The schedule of a listed database.
 pub struct Schedule {
     pub oid: Oid,
     last: LastPass,
-    /// Begin of the last pass; if it failed, its end.
+    /// Begin of the last pass, or the end of a failed one.
     begun: Option<Instant>,
     /// Begin of the last pass in which every task had its turn.
     complete: Option<Instant>,
@@ -118,7 +118,7 @@ impl Schedule {
         now.saturating_duration_since(since)
     }
 
-    /// A task that failed rests for once.janitor_naptime, even if the next pass comes sooner.
+    /// The failures for the next pass; their tasks are skipped within once.janitor_naptime of the last complete pass.
     pub fn troubles_of_next_pass(&self, now: Instant) -> Troubles {
         let nap = settings::covering_naptime();
         let is_again = self.complete.is_some_and(|at| now < at + nap);
@@ -128,7 +128,7 @@ impl Schedule {
         }
     }
 
-    /// A pass begins now.
+    /// Records that a pass begins.
     pub fn begin(&mut self, changed: Option<RowsChanged>, troubles: Troubles, now: Instant) {
         if troubles.resting == 0 {
             self.complete = Some(now);
@@ -138,7 +138,7 @@ impl Schedule {
         self.due_since = None;
     }
 
-    /// The worker of the last pass has ended.
+    /// Records the end of a pass; without an answer it failed.
     pub fn end(&mut self, answer: Option<Answer>, troubles: Troubles, now: Instant) {
         self.last = match (answer, &self.last) {
             (Some(Answer::More), _) => LastPass::More,

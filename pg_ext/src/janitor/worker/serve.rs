@@ -25,7 +25,7 @@ const SHARE: Duration = Duration::from_millis(500);
 
 const AGAIN: &str = "The worker retries after once.janitor_naptime. It does not log this failure again until a retry has succeeded. See once.janitor_status() and once.doctor().";
 
-/// Runs one pass and exits. If the worker leaves no answer in its slot, the launcher waits before the next pass over
+/// Runs one pass and exits. If the worker stores no answer in its slot, the launcher waits before the next pass over
 /// this database.
 pub fn main(database: Oid, slot: usize) {
     server::begin();
@@ -104,7 +104,7 @@ impl Pass {
     }
 }
 
-/// Forgets the failures: they would say nothing about an extension that is installed later.
+/// Answers that nothing is due, and clears the failures, which are those of a dropped extension.
 fn absent(slot: &PassSlot) {
     slot.put_answer(Answer::NothingBefore(i64::MAX), Troubles::default());
 }

@@ -24,7 +24,7 @@ unsafe extern "C-unwind" {
 const SIGHUP: c_int = 1;
 const SIGTERM: c_int = 15;
 
-/// No setting of the database or the role may change a sweep or stop it.
+/// A worker's settings: those of the database or role must not change or stop a sweep.
 const PINNED: &[(&CStr, &CStr)] = &[
     (c"role", c"none"),
     (c"search_path", c"pg_catalog, pg_temp"),
@@ -42,10 +42,10 @@ const PINNED: &[(&CStr, &CStr)] = &[
     (c"application_name", c"pg_once janitor"),
 ];
 
-/// Must be called first: from here on the process reacts to signals.
+/// Makes the process react to signals; must be called first.
 pub fn begin() {
-    // SAFETY: handlers of the server, set before signals are let in. A shutdown ends the running statement, as in any
-    // session.
+    // SAFETY: handlers of the server, set before signals are unblocked. A shutdown ends the running statement, as in
+    // any session.
     unsafe {
         pqsignal(SIGTERM, Some(die));
         pqsignal(SIGHUP, Some(SignalHandlerForConfigReload));
@@ -59,7 +59,7 @@ pub fn connect_to_none() {
     unsafe { pg_sys::BackgroundWorkerInitializeConnection(std::ptr::null(), std::ptr::null(), 0) };
 }
 
-/// Connects as the bootstrap superuser, with the settings above.
+/// Connects as the bootstrap superuser, with the settings PINNED.
 pub fn connect(database: Oid) {
     // SAFETY: called once, before any transaction; the settings are the server's own, with values that they take.
     unsafe {
@@ -75,14 +75,14 @@ pub fn connect(database: Oid) {
     }
 }
 
-/// The server wants this process to end.
+/// Whether the server has asked this process to end.
 pub fn is_told_to_stop() -> bool {
     // SAFETY: a flag that a signal handler sets.
     unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
 }
 
-/// Sleeps until something happens (a signal, a worker that began or ended) or the time is over. After SIGHUP it reads
-/// the settings again. False: this process has to end.
+/// Sleeps until a signal, the start or end of a worker, or the end of the time. After SIGHUP it reads the settings
+/// again. False: this process has to end.
 pub fn nap(most: Option<Duration>) -> bool {
     let timeout = most.map_or(-1, |d| {
         i64::try_from(d.as_millis()).unwrap_or(i64::MAX).max(1)
@@ -115,7 +115,7 @@ pub fn nap(most: Option<Duration>) -> bool {
     true
 }
 
-/// Ends this process. If the code is not 0, the server starts the launcher again.
+/// Ends this process. After a code other than 0 the server starts the launcher again.
 pub fn exit(code: i32) {
     // SAFETY: no transaction is open, and nothing here has a destructor that matters.
     unsafe { pg_sys::proc_exit(code) };
@@ -203,7 +203,7 @@ pub fn databases(wanted: &[Vec<u8>]) -> HashMap<Vec<u8>, Present> {
     found
 }
 
-/// The server's counts of changed rows in a database. Needs a transaction, which caches them. None: there are none.
+/// The server's counts of changed rows in a database. Needs a transaction, which caches them. None: no counts.
 fn rows_changed(database: Oid) -> Option<RowsChanged> {
     // SAFETY: a setting; null or a structure that lives until the end of the transaction.
     unsafe {

@@ -2,9 +2,9 @@
 //! order_key could be in two lanes, and be delivered out of order.
 //!
 //! Emitters lock their segment as any INSERT does and read the topic's lanes after that; a redrive writes once.retry.
-//! So while the segments and once.retry are locked against writers, every later event gets one of the new lanes. Three
-//! kinds of events are pending: events of the log that no take has handed out, events of open batches, and rows of
-//! once.retry. Dead letters are not pending: a redrive puts them into the lane that their order_key has then.
+//! So while the segments and once.retry are locked against writers, emits and redrives wait, and then use the new
+//! lanes. Three kinds of events are pending: events of the log that no take has handed out, events of open batches, and
+//! events in once.retry. Dead letters are not pending: a redrive puts them into the lane that their order_key has then.
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};
@@ -19,7 +19,7 @@ use crate::outbox::window::{self, Window};
 use crate::settings;
 use crate::table::{Name, ScanKey, Snapshot, Table, lock_against_writers};
 
-/// 55006 while an event of the topic is pending. No event becomes pending before this transaction has ended.
+/// Raises 55006 if an event of the topic is pending. Until this transaction ends, no event becomes pending.
 pub fn ensure(topic: &Topic) -> Result<()> {
     let mut tables: Vec<Name> = SEGMENTS.iter().map(|home| home.table).collect();
     tables.push(retry::TABLE);
@@ -51,7 +51,7 @@ fn pending(subscriber: &Subscriber) -> Error {
         "Subscriber \"{name}\" has not acked everything that was emitted."
     ))
     .hint(format!(
-        "Let its workers empty subscriber \"{name}\" while nothing is emitted, or give up its backlog with once.subscriber_drop."
+        "Let workers ack every event while nothing is emitted, or drop \"{name}\" with once.subscriber_drop."
     ))
 }
 

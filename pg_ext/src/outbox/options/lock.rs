@@ -32,7 +32,7 @@ static CREATE_ROW: Kept = Kept::new(CREATE, &[TEXTOID, INT4OID]);
 
 /// A number that no topic and no subscriber has.
 pub fn next_number() -> Result<i32> {
-    // One at a time: setval must not undo the nextval of another session.
+    // One session at a time: setval must not undo the nextval of another session.
     let _lock = TryLock::wait(trylock::OUTBOX_NUMBERS);
     let rows = spi::query_latest(&NEXT_NUMBER, &[])?;
     Ok(rows.first().map_or(0, |row| spi::number(row, 0)) as i32)

@@ -1,8 +1,8 @@
 //! `subscriber_set`, `subscriber_get`, `subscriber_drop`.
 //!
-//! A new subscriber begins with the events that are not visible at its creation. For this a snapshot is taken while
-//! once.subscriber is locked for writing. The sweep that decides which events are needed locks that table against
-//! writers first, so it never overlooks an uncommitted subscriber. A delayed event has a row in once.retry for each
+//! A new subscriber begins with the events that are not visible at its creation. Its snapshot is taken under the lock
+//! of an INSERT into once.subscriber. The sweep task outbox_retire locks that table against writers before it looks for
+//! needed events, so it never misses an uncommitted subscriber. A delayed event has a row in once.retry for each
 //! subscriber. So an emit of a delayed event and a change of the topic's subscribers wait for each other.
 
 use super::lock;
@@ -126,7 +126,7 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
     }
 }
 
-/// A topic's subscriber as it is committed now. The caller has locked the topic.
+/// The number of a topic's subscriber, as committed now. The caller has locked the topic.
 fn find(topic: &Topic, name: &[u8]) -> Result<Option<i32>> {
     let args = [Some(Datum::from(topic.id)), Some(row::text(name))];
     let rows = spi::query_latest(&FIND_ONE, &args)?;
@@ -142,7 +142,7 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
     }
     let series = series::current()?;
     let table = Table::to_write(SUBSCRIBERS)?;
-    // The UPDATE above gave this transaction an id, so the snapshot counts this transaction's earlier events as seen.
+    // Events that this transaction has emitted count as seen.
     let (start, _) = Seen::now()?;
     table.insert(&[
         Some(Datum::from(id)),
@@ -194,7 +194,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
-    // After the batches, else a deadlock could come: a transaction that has nacked may emit a delayed event next.
+    // After the batches, to avoid a deadlock: a transaction that has nacked may emit a delayed event next.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     table::tell_all(&[TOPICS, SUBSCRIBERS])?;

@@ -143,7 +143,7 @@ fn default_subscribers<'a>() -> Vec<&'a [u8]> {
     vec![b"default"]
 }
 
-/// If a repeated topic_set names subscribers, it must name exactly the topic's; subscriber_set adds others.
+/// A repeated topic_set that names subscribers must name exactly those that the topic has; subscriber_set adds others.
 fn ensure_same_subscribers(topic: &Topic, wanted: &[&[u8]]) -> Result<()> {
     let rows = spi::query_latest(&NAMES_OF, &[Some(Datum::from(topic.id))])?;
     let present = spi::first(&rows).map(texts).unwrap_or_default();

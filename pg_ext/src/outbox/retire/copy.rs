@@ -1,9 +1,9 @@
 //! Copies the needed events of a closed segment to once.event_kept, so that the segment can be truncated.
 //!
-//! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed, and the
-//! current segment grows. There is one exception: if the current segment is full and mostly not needed, and no other
-//! segment is empty or will be truncated, then the closed segment with the fewest needed events is copied. So a
-//! subscriber that lags costs about the space of its own backlog.
+//! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed; if no
+//! other segment is empty, the current segment grows. There is one exception: if the current segment is full and mostly
+//! not needed, and no other segment is empty or will be truncated, then the closed segment with the fewest needed
+//! events is copied. So a subscriber that lags costs about the space of its own backlog.
 
 use super::log::{self, Log};
 use super::need::{self, EventPlace, Needs, place, place_arrays};
@@ -16,7 +16,7 @@ use crate::table::{self, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
-/// Pages of a sample, spread over the table. (A part of the index would show the events of one topic only.)
+/// The number of pages in a sample of a table. (A range of the index could have the events of one topic only.)
 const PAGES: u64 = 64;
 /// The current segment is replaced when its first event is this old and less than half of its events are needed.
 const OLD_US: i64 = 600_000_000;
@@ -111,15 +111,15 @@ pub fn copy_needed(max: i64) -> Result<Swept> {
     Ok(swept)
 }
 
-/// No other segment will be empty, and the current segment is large and mostly not needed.
+/// No other segment is empty or will be truncated, and the current segment is full and mostly not needed.
 fn is_stuck(log: &Log) -> Result<bool> {
     let full = log.is_full(log.current)? && !Log::read(&Snapshot::latest())?.will_be_empty()?;
     Ok(full && !estimate(&SEGMENTS[log.current])?.is_most)
 }
 
-/// Copies the needed events of a segment, up to `max` events in all, and marks the segment once all of them are copied.
-/// Does nothing while an open transaction may still add events to it. (Later transactions write to the current
-/// segment.)
+/// Copies the needed events of a segment, up to `max` events per sweep, and marks the segment as drained once all are
+/// copied. Does nothing while an open transaction may still add events to the segment. (Later transactions write to the
+/// current segment.)
 fn empty(segment: usize, max: i64, swept: &mut Swept) -> Result<()> {
     let left = (max - swept.done).max(0) as usize;
     if left == 0 || !table::has_no_writers(SEGMENTS[segment].table)? {

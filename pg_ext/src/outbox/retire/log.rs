@@ -1,4 +1,4 @@
-//! once.segment: which segment is written to, which are drained, and how a segment is emptied.
+//! once.segment: which segment is written to, which are drained, and how a segment is truncated.
 //!
 //! Emitters lock their segment as any INSERT does, to the end of their transaction, before they make sure that it is
 //! current. So a segment that is not current gets no more events once nobody holds its lock. Such a segment is marked
@@ -37,8 +37,8 @@ pub struct Log {
     opened: i64,
     /// The present transaction opened the current segment; other sessions still write to the previous segment.
     pub is_opened_here: bool,
-    /// For each drained segment, a transaction id. While a snapshot from before the commit of the mark is left, the
-    /// horizon is below this id.
+    /// The drained_xid of each drained segment. The horizon is below it while a snapshot is left from before the commit
+    /// that marked the segment.
     drained: [Option<i64>; 4],
 }
 
@@ -81,7 +81,7 @@ impl Log {
         Ok(closed)
     }
 
-    /// An empty segment, where there is one.
+    /// An empty segment, if there is one.
     pub fn empty(&self) -> Result<Option<usize>> {
         for step in 1..SEGMENTS.len() {
             let segment = (self.current + step) % SEGMENTS.len();
@@ -114,7 +114,7 @@ impl Log {
         table::tell_all(&[SEGMENT])
     }
 
-    /// The segment is drained, and no snapshot from before the commit of its mark is left.
+    /// The segment is drained, and no snapshot is left from before the commit that marked it so.
     pub fn is_ripe(&self, segment: usize) -> Result<bool> {
         let Some(drained) = self.drained[segment].filter(|_| segment != self.current) else {
             return Ok(false);
@@ -146,7 +146,7 @@ fn mark(segment: usize, drained_xid: Option<i64>) -> Result<()> {
     spi::query_latest(&MARKED, &args).map(drop)
 }
 
-/// Truncates a ripe segment, unless another transaction reads it now.
+/// Truncates a ripe segment, unless another transaction holds a lock on it.
 pub fn truncate(segment: usize) -> Result<Swept> {
     let name = SEGMENTS[segment].table;
     let done = subxact::attempt(|| {

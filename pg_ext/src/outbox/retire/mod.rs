@@ -1,18 +1,18 @@
 //! The sweep task `outbox_retire`: truncates the segments that no subscriber needs any more.
 //!
 //! The life of a segment:
-//! 1. The segment is current until it is large (or old and mostly not needed) and another segment is empty.
+//! 1. The segment is current until it is full (or old and mostly not needed) and another segment is empty.
 //! 2. The events that a lagging subscriber, an open batch or a retry still needs are copied to once.event_kept, and
 //!    the segment is marked as drained.
 //! 3. A later transaction truncates the segment, when no snapshot from before the commit of that mark is left.
 //!
-//! So every snapshot finds an event in its segment or in once.event_kept.
+//! So every snapshot finds a needed event in its segment or in once.event_kept.
 //!
-//! Invariant: need.rs looks at the lane first, then at the lane's batches, then at once.retry, each as it is committed
-//! then. An event moves in the same direction (from the lane into a batch, from there into once.retry, in one
-//! transaction each), so one of the three looks finds it. An event that is not needed is never needed again: a redrive
+//! Invariant: need.rs reads the lane, then the lane's batches, then once.retry, each time the latest committed rows. A
+//! pending event moves in the same order (from the lane into a batch, from the batch into once.retry, in one
+//! transaction each), so one of the three reads finds it. An event that is not needed is never needed again: a redrive
 //! inserts a copy from once.dead. One session at a time runs the task, and only while no subscriber is being made: a
-//! new subscriber needs events before other sessions see it.
+//! new subscriber needs events before other sessions see the subscriber.
 
 mod copy;
 mod log;
@@ -28,7 +28,7 @@ use log::Log;
 
 pub const TASK: &str = "outbox_retire";
 
-/// Copies at most `max` events, deletes at most `max` copies and `max` batches, truncates. None: another runs the task.
+/// Copies up to `max` events, deletes up to `max` copies and `max` batches, truncates. None: another session runs it.
 pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(trylock::OUTBOX_RETIRE) else {
         return Ok(None);
@@ -57,7 +57,7 @@ fn truncate() -> Result<Swept> {
     Ok(swept)
 }
 
-/// Opens an empty segment when the current segment is large, or old and mostly not needed.
+/// Opens an empty segment when the current segment is full, or old and mostly not needed.
 fn rotate() -> Result<Swept> {
     let log = Log::read(&Snapshot::latest())?;
     let mut swept = Swept::default();

@@ -1,4 +1,4 @@
-//! A subscriber needs an event that it has not read past, or has in an open batch or in once.retry.
+//! A subscriber needs each event that it has not read past, and each in its open batches or its rows of once.retry.
 //!
 //! [`Needs`] reads the committed state of a (topic, lane) when a caller first asks about an event there. It holds one
 //! state at a time, so callers ask in the order of topic and lane.
@@ -15,7 +15,7 @@ use crate::table::{ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum};
 use std::collections::{HashMap, HashSet};
 
-/// Where an event stands: topic, lane, event.
+/// Where an event is: topic, lane, event id.
 pub type EventPlace = (i32, i32, i64);
 
 pub fn place(event: &Event) -> EventPlace {
@@ -33,7 +33,7 @@ pub fn place_arrays(places: &[EventPlace]) -> [Datum; 3] {
     ]
 }
 
-/// The events on these pages, in the order that [`Needs`] asks for. Reads no further page once it has `most` events.
+/// The events on these pages, in the order that [`Needs`] requires. Reads no further page once it has `most` events.
 pub fn events_on(table: &Table, pages: impl Iterator<Item = u32>, most: usize) -> Vec<Event> {
     let snapshot = Snapshot::latest();
     let mut events = Vec::new();
@@ -56,10 +56,10 @@ fn numbers_of(slot: &Slot) -> Event {
     event
 }
 
-/// One lane of one subscriber.
+/// The events of one lane that one subscriber needs.
 struct LaneNeeds {
     subscriber: i32,
-    /// None: no cursor passes this lane.
+    /// None for DELAYED_LANE: no take reads it.
     window: Option<Window>,
     /// The events of its open batches.
     held: HashSet<i64>,

@@ -12,7 +12,7 @@ use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// A sweep reads this many rows for each row that it may delete.
+/// A sweep reads up to this many rows for each row that it may delete.
 const READ_PER_ROW: usize = 10;
 
 // A redrive that needs a copy again locks it, too (dead.rs).
@@ -26,10 +26,10 @@ const DELETE_KEPT: &CStr = c"
     DELETE FROM once.event_kept k USING unnest($1, $2, $3) n (topic_id, lane, event_id)
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
-// $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time, because tokens are times of takes
-// (with once.fake_now the largest bigint), $5 redelivered events: the batch that reaches this number is the last. The
-// last row of a lane stores how far the lane is read, so the batch of that row stays. A batch is deleted whole, under
-// the lock of its head (batch.rs): a remaining part would look like an open batch. The failed attempts at an event are
+// $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time, to compare with tokens (with
+// once.fake_now the largest bigint), $5 a number of redelivered events: the batch that reaches it is the last. The last
+// row of a lane stores how far the lane is read, so the batch of that row stays. A batch is deleted whole, under the
+// lock of its head (batch.rs): a remaining part would look like an open batch. The failed attempts at an event are
 // deleted with the batch in which it was acked; that batch has `redelivered` set.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (

@@ -1,7 +1,7 @@
-// One row's work that can die half-way, under a lease.
+// Work on one row, under a lease, by a worker that may die half-way.
 //
-// Claim and commit; then the work; then finish, first in the transaction of the work's writes. Whatever fails:
-// release. A holder that dies is the janitor's: the row goes back to where it was. LeaseLost: delete what you made outside.
+// Claim and commit; do the work; finish, as the first call of the transaction of the work's writes. After a failure:
+// release. If the holder dies, the janitor reverts the row. LeaseLost: delete what you made outside the database.
 
 import { rows } from './database.js';
 
@@ -18,7 +18,7 @@ const RELEASE = 'SELECT status, version FROM once.action_release($1, $2::text, $
 
 /**
  * → outcome (claimed, in_progress, cancelling, refused, not_found, unclaimed), status, version, retryAfter (seconds),
- * and an action where it is claimed. A claim that is repeated names its holder: a random UUID for each attempt.
+ * and an action if claimed. A claim that may be repeated needs a holder: a random UUID for each attempt.
  */
 export async function claim(client, machine, id, step, { requester = null, lease = null, holder = null, version = null } = {}) {
   const [row] = await rows(client, CLAIM, [machine, id, step, requester, lease, holder, version]);
@@ -34,13 +34,13 @@ export class Action {
     this.seconds = row.leaseLeft;
   }
 
-  /** The lease counts from now. → leaseLeft, and cancelling: roll back, release, tear down. */
+  /** Extends the lease from now. → leaseLeft, and cancelling: roll back, release, tear down. */
   extend(client, seconds = null) { return this.#ask(client, EXTEND, seconds); }
 
   /** patch: JSON text, other columns to set. → outcome: finished, or cancelling (nothing changed). */
   finish(client, patch = null) { return this.#ask(client, FINISH, patch); }
 
-  /** Back to where the row was. */
+  /** Puts the row into the revert status of its claim state. */
   release(client, error = null) { return this.#ask(client, RELEASE, error); }
 
   async #ask(client, text, value) {

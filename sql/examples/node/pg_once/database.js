@@ -1,7 +1,6 @@
 // Calls that are repeated until they are answered, transactions that are run again, and heartbeats.
 //
-// pg sends unnamed statements, unless a query is given a name: without names PgBouncer in transaction mode
-// may be in between.
+// pg sends unnamed statements unless a query has a name, so PgBouncer in transaction mode may be in between.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
@@ -9,7 +8,7 @@ import { AlreadyDone, Conflict, LeaseLost, OnceError, translated, Unavailable } 
 
 const JSON_OID = 114;
 
-// pg would parse json, and JSON.stringify gives other bytes (spaces, digits, doubled members).
+// pg would parse json, and JSON.stringify gives other bytes (spaces, digits, duplicate members).
 const types = {
   getTypeParser: (oid, format) => (oid === JSON_OID ? (text) => text : pg.types.getTypeParser(oid, format)),
 };
@@ -23,13 +22,13 @@ export async function rows(client, text, values) {
   }
 }
 
-/** A wait in seconds as the server takes it: longer than nothing, and no longer than a hundred years. */
+/** A wait in seconds that the server accepts: longer than 0, at most a hundred years. */
 export function storableWait(seconds) {
   if (seconds === null || seconds === undefined) return null;
   return seconds > 1e-6 ? Math.min(seconds, 100 * 365 * 86400) : 1e-6;
 }
 
-/** Exponential backoff with full jitter, in ms: those who failed together do not come back together. */
+/** Exponential backoff with full jitter, in ms: calls that failed together are not retried together. */
 export const waitBefore = (attempt, cap = 2000) => Math.random() * Math.min(cap, 50 * 2 ** Math.min(attempt, 16));
 
 /** Runs work with a client of the pool. */
@@ -40,7 +39,7 @@ async function withClient(pool, work) {
   } catch (error) {
     throw error instanceof pg.DatabaseError ? translated(error) : new Unavailable(error);
   }
-  let broken; // a client that loses its connection says so by an event, which nobody else listens to now
+  let broken; // set by the error event of a lost connection, to which nobody else listens now
   const onError = (error) => { broken = error; };
   client.on('error', onError);
   try {
@@ -57,8 +56,8 @@ async function withClient(pool, work) {
 }
 
 /**
- * Runs one call of pg_once, on another connection where the first failed.
- * Only for what converges when it is repeated: every claim, and every call that presents a token.
+ * Runs one call of pg_once, again after Conflict and Unavailable.
+ * Only for calls that may be repeated: claims with a holder, and calls that present a token.
  */
 export async function call(pool, work, tries = 8) {
   for (let failures = 1; ; failures += 1) {
@@ -73,20 +72,20 @@ export async function call(pool, work, tries = 8) {
 
 /**
  * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
- * A lost connection is passed on: the COMMIT may have been carried out. `phase` and `lastPhase` of a lease repeat
- * their transaction then, too, since their token tells a repeat; otherwise `run` in key.js finds out by a new claim.
+ * After a lost connection it raises Unavailable, since the COMMIT may have been carried out. `phase` and `lastPhase` of
+ * a lease repeat the transaction then, too: a token shows a repeat. Otherwise `run` in key.js claims again.
  */
 export async function transaction(pool, work, tries = 5, again = [Conflict]) {
   const once = async (client) => {
     await client.query('BEGIN');
     try {
       const result = await work(client);
-      // The server rolls back, and answers without an error, where work has caught the error of a statement.
+      // If work has caught the error of a statement, COMMIT rolls back, and the server reports no error.
       const { command } = await client.query('COMMIT');
       if (command !== 'COMMIT') throw new Error('a statement of this transaction has failed, so it was rolled back');
       return result;
     } catch (error) {
-      await client.query('ROLLBACK').catch(() => {}); // a connection that is gone has rolled back
+      await client.query('ROLLBACK').catch(() => {}); // after a lost connection the server rolls back
       throw error;
     }
   };

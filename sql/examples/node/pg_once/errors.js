@@ -1,11 +1,11 @@
-// What can go wrong, one class for each thing that a caller does about it.
+// The errors, one class for each reaction of a caller.
 //
 // An expected outcome (somebody else holds the key, the answer is a replay) is no error. Errors are told
 // apart by SQLSTATE, never by their text.
 
 import pg from 'pg';
 
-/** Anything that the database said; the driver's error is its cause. */
+/** An error of the database or its connection; the driver's error is its cause. */
 export class OnceError extends Error {
   constructor(cause) {
     super(cause.hint ? `${cause.message} (${cause.hint})` : cause.message, { cause });
@@ -14,7 +14,7 @@ export class OnceError extends Error {
     this.hint = cause.hint;
   }
 
-  /** Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument. */
+  /** Whether workers end, since waiting cannot help: a missing object, a missing right or a wrong argument. */
   get lasting() { return /^(22|3F|42)/.test(this.sqlstate); }
 }
 
@@ -28,7 +28,7 @@ export class InvalidDefinition extends OnceError {}
 export class UncoveredClaimState extends OnceError {}
 /** ON005: refund and clean up first. */
 export class TeardownIncomplete extends OnceError {}
-/** ON006: an earlier transaction has done it: roll back and continue after it (run claims again). */
+/** ON006: an earlier transaction has made this call: roll back, continue after the call (`run` claims again). */
 export class AlreadyDone extends OnceError {}
 /** ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools. */
 export class WrongShard extends OnceError {}
@@ -36,7 +36,7 @@ export class WrongShard extends OnceError {}
 export class InvalidArgument extends OnceError {}
 /** A race was lost, and the transaction is rolled back for sure: run it again. */
 export class Conflict extends OnceError {}
-/** The database is away. What was sent last may have been carried out, a COMMIT too. */
+/** The database is unreachable. The last statement may have been carried out, also a COMMIT. */
 export class Unavailable extends OnceError {}
 
 const bySqlstate = {
@@ -49,7 +49,7 @@ const bySqlstate = {
   ON007: WrongShard,
   // Serialization failure, deadlock, lock not available.
   40001: Conflict, '40P01': Conflict, '55P03': Conflict,
-  // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a pooler behind a move.
+  // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a stale pooler (3D000).
   40003: Unavailable, '57P01': Unavailable, '57P02': Unavailable, '57P03': Unavailable, '57P05': Unavailable,
   '25P03': Unavailable, 53300: Unavailable, '3D000': Unavailable,
 };

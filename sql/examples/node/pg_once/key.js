@@ -1,15 +1,15 @@
 // One logical request, one execution: claim, phases, answer.
 //
-// `run` does it all. What it is given, the work, goes on from lease.recoveryPoint, whoever got there, and
+// `run` does it all. Its argument `work` continues from lease.recoveryPoint, whichever attempt reached that, and
 // stores the answer itself, by lease.complete or lease.abort in the transaction of its last writes.
-// Invariant: wherever a process dies, the next claim of the key goes on rightly.
+// Invariant: wherever a process dies, the next claim of the key continues correctly.
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, storableWait, transaction, waitBefore } from './database.js';
 import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
 
-const ROUNDS = 3; // how often the work may run in one `run` when the database fails under it
+const ROUNDS = 3; // the most calls of the work in one `run`, if the database fails meanwhile
 
 const CLAIM = `
   SELECT outcome, token, attempt, recovery_point AS "recoveryPoint", state, response_code AS code, response_body AS body,
@@ -30,7 +30,7 @@ const RELEASE = 'SELECT once.key_release($1, $2, $3, $4, make_interval(secs => $
 const PARK = 'SELECT once.key_park($1, $2, $3, $4)';
 const EXTEND = 'SELECT once.key_extend($1, $2, $3, make_interval(secs => $4))';
 
-/** The work failed, and another attempt may go through: the key is released. */
+/** The work failed, and another attempt may succeed: the key is released. */
 export class Retry extends Error {
   constructor(message, { after = 1, cause } = {}) {
     super(message, { cause });
@@ -38,16 +38,16 @@ export class Retry extends Error {
   }
 }
 
-/** The seconds from now on that another service's Retry-After names: seconds or an HTTP date. null: none, or it has passed. */
+/** The seconds from now of a Retry-After header (seconds or an HTTP date). null: none, or a time that has passed. */
 export function retryAfter(value) {
   const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
   return seconds > 0 ? seconds : null;
 }
 
-/** Nobody knows whether the work was done, and asking again could do it twice: the key is parked. */
+/** Nobody knows whether the call acted, and a retry could act twice: the key is parked. */
 export class Unknown extends Error {}
 
-/** The right to work on a key. Each method that takes a client is one call, in its transaction if any. */
+/** The right to work on a key. Each method that takes a client is one call, in the client's transaction if any. */
 export class Lease {
   constructor(scope, key, row) {
     this.scope = scope;
@@ -60,9 +60,9 @@ export class Lease {
   }
 
   /**
-   * One transaction: the recovery point moves, and writes makes the phase's own. Repeated until it is answered.
-   * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after it.
-   * Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
+   * One transaction: moves the recovery point and calls writes(client). Repeated until its COMMIT is answered.
+   * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after that COMMIT.
+   * Only the same point with the same state is a repeat. So make the ids of the state before you call `phase`.
    */
   async phase(pool, point, state, writes) {
     const work = async (client) => {
@@ -72,19 +72,19 @@ export class Lease {
     await transaction(pool, work, 5, [Conflict, Unavailable]);
   }
 
-  /** The same for the last writes: one of them is complete or abort, whose AlreadyDone undoes the others. */
+  /** Like `phase`, for the last writes: one of them is complete or abort, whose AlreadyDone undoes the others. */
   lastPhase(pool, writes) { return transaction(pool, writes, 5, [Conflict, Unavailable]); }
 
   /**
-   * Records that a foreign call begins; commit it before the call. → done and result (JSON text); attempted:
-   * beginnings by earlier attempts whose end nobody recorded; derivedKey; age: seconds since the first.
+   * Records that a foreign call begins; commit it before the call. → done and result (JSON text); attempted: earlier
+   * attempts that began the step and recorded no end; derivedKey; age: seconds since the step first began.
    */
   async step(client, name, onAbort = null) {
     const [step] = await this.#ask(client, STEP, name, onAbort);
     return step;
   }
 
-  /** Records the call's end. → result: of the first record; recorded: whether it is this one. Events: JSON text. */
+  /** Records the call's end. → recorded: whether this record is the first; result: of the first. Events: JSON text. */
   async stepDone(client, name, result = null, { onComplete = null, onAbort = null } = {}) {
     const [done] = await this.#ask(client, STEP_DONE, name, result, onComplete, onAbort);
     return done;
@@ -109,15 +109,15 @@ export class Lease {
 
   release(client, error, after = null) { return this.#ask(client, RELEASE, storable(error), storableWait(after)); }
   park(client, reason) { return this.#ask(client, PARK, storable(reason)); }
-  /** The lease counts from now; seconds: its length, instead of the scope's. */
+  /** Extends the lease from now; seconds: its length, instead of the scope's. */
   extend(client, seconds = null) { return this.#ask(client, EXTEND, seconds); }
 
   #ask(client, text, ...values) { return rows(client, text, [this.scope, this.key, this.token, ...values]); }
 }
 
 /**
- * Answers a request: does the work, replays its answer, or says why neither. → {status, body, headers}
- * request: the JSON text as it came; another one under the same key is 422.
+ * Answers a request: does the work, replays the stored answer, or says why not. → {status, body, headers}
+ * request: the JSON text as it came; another request under the same key is 422.
  */
 export async function run(pool, scope, key, request, work) {
   for (let round = 1; round <= ROUNDS; round += 1) {
@@ -136,9 +136,9 @@ export async function run(pool, scope, key, request, work) {
         await giveBack(pool, lease, String(error), 1);
         throw error;
       }
-      // What the work sent last may have been committed. Once the key is given back, an old
-      // transaction that still runs cannot commit a write with this token, so the next claim tells
-      // what is so. (Claiming with the same holder would not end the token.)
+      // The work's last transaction may have been committed. Once the key is released, an old transaction
+      // that still runs cannot commit a write with this token. So the next claim finds the final state.
+      // (Claiming with the same holder would not end the token.)
       await giveBack(pool, lease, String(error));
       await sleep(waitBefore(round));
     }
@@ -147,15 +147,15 @@ export async function run(pool, scope, key, request, work) {
 }
 
 /**
- * One claim as the server answers it: outcome, a lease where it is claimed or resumed, and code, body and headers
- * (JSON text) of a replay. A claim that is repeated names its holder: a random UUID for each attempt.
+ * One claim as the server answers it: outcome, a lease if claimed or resumed, and code, body and headers (JSON text)
+ * of a replay. A claim that may be repeated needs a holder: a random UUID for each attempt.
  */
 export async function claimOnce(client, scope, key, request = null, { holder = null, lease = null, ttl = null } = {}) {
   const [row] = await rows(client, CLAIM, [scope, key, request, lease, ttl, holder]);
   return { ...row, lease: row.token === null ? undefined : new Lease(scope, key, row) };
 }
 
-/** A claim for HTTP: a lease or an answer. A lost answer costs nothing: the same holder gets its own lease back. */
+/** A claim for HTTP: a lease or an answer. If the answer is lost, the same holder gets its own lease back. */
 export async function claim(pool, scope, key, request) {
   const holder = randomUUID();
   const claimed = await call(pool, (client) => claimOnce(client, scope, key, request, { holder }));
@@ -182,7 +182,7 @@ export async function claim(pool, scope, key, request) {
 
 const answerOf = (status, body, headers) => ({ status, body: body ?? '', headers: JSON.parse(headers ?? '{}') });
 
-/** Retry-After (seconds) is there exactly when coming back can help without anybody's verdict. */
+/** Retry-After (seconds) is set exactly when a retry can succeed without a verdict. */
 export function problem(status, title, after) {
   const headers = { 'Content-Type': 'application/problem+json' };
   if (after !== undefined) headers['Retry-After'] = String(Math.max(1, Math.ceil(after)));
@@ -192,7 +192,7 @@ export function problem(status, title, after) {
 /**
  * The key of a user's Idempotency-Key header: `<user>/<what the client sent>`, or the 401 or 400 to answer.
  * → {key} or {answer}
- * user: who is authenticated, never a value of the request's body. `/` in the name is written %2F and % is written
+ * user: the authenticated user, never a value of the request's body. `/` in the name is written %2F and % is written
  * %25, so that nobody reaches the keys of another.
  * value: quoted (as the IETF draft has it) or bare.
  */
@@ -226,10 +226,10 @@ async function giveBack(pool, lease, error, after) {
   try {
     await call(pool, (client) => lease.release(client, error, after));
   } catch (refusal) {
-    // Lost or finished: nothing to give back. The database is away: the key is left to its lease.
+    // LeaseLost or AlreadyDone: nothing to release. Conflict or Unavailable: the lease will expire.
     if (![LeaseLost, AlreadyDone, Conflict, Unavailable].some((known) => refusal instanceof known)) throw refusal;
   }
 }
 
-/** As the server takes it: not empty, not endless, no NUL. */
+/** A text that the server accepts: not empty, at most 1000 characters, no NUL. */
 const storable = (text) => text.replaceAll('\0', '').slice(0, 1000) || 'no reason given';

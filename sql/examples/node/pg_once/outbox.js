@@ -1,7 +1,7 @@
-// Events that leave the database: emit beside the writes, deliver in a worker.
+// Events: emitted in the transaction of the writes, delivered by a worker.
 //
-// At least once on the wire; once for a receiver that dedupes by the delivery key. Invariant: an event is acked only
-// after `deliver` has ended well, and whatever dies, what is not acked comes again, with the same delivery key.
+// Delivered at least once; handled once by a receiver that dedupes by the delivery key. Invariant: an event is acked
+// only after `deliver` has succeeded. An event without an ack is delivered again, with the same key, until it is dead.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, storableWait, waitBefore } from './database.js';
@@ -24,46 +24,46 @@ const DEAD = `
     FROM once.outbox_dead($1, $2, $3)`;
 const REDRIVE = 'SELECT redriven FROM once.outbox_redrive($1, $2, $3, $4::bigint[]) AS redriven';
 
-/** It is tried again, after the subscriber's backoff or `after` seconds. kind: a word to count failures by. */
+/** The event is tried again, after the subscriber's backoff or `after` seconds. kind: a word to count failures by. */
 export class NotDelivered extends Error {
   constructor(message, { kind = 'error', after = null, cause } = {}) {
     super(message, { cause });
-    this.kind = kind !== 'expired' && /^[^\0]{1,100}$/.test(kind) ? kind : 'error'; // others the server refuses
+    this.kind = kind !== 'expired' && /^[^\0]{1,100}$/.test(kind) ? kind : 'error'; // the server refuses others
     this.after = after;
   }
 }
 
-/** It will not go through, however often it is tried: it is dead at once. */
+/** The event cannot be delivered, however often it is tried: it is dead at once. */
 export class Never extends NotDelivered {
   constructor(message) { super(message, { kind: 'never' }); }
 }
 
 /**
- * In the transaction of the writes that the event tells of. payload and headers: JSON text; delay: seconds.
- * → eventId, and emitted: false where this dedupeKey came within the topic's dedupe_for (eventId is the first one's).
+ * Call it in the transaction of the writes that the event reports. payload and headers: JSON text; delay: seconds.
+ * → eventId, and emitted: false if eventId is an earlier event with this dedupeKey, within the topic's dedupe_for.
  */
 export async function emit(client, topic, payload, { orderKey = null, dedupeKey = null, headers = null, delay = null } = {}) {
   const [row] = await rows(client, EMIT, [topic, payload, orderKey, dedupeKey, headers, delay]);
   return row;
 }
 
-/** One call each. A batch is the events of one take; its token is in each of them. dead and redrive: for operators. */
+/** Each method is one call. The events of one take are a batch, with one token. dead and redrive: for operators. */
 export class Subscriber {
   constructor(topic, name = 'default') {
     this.topic = topic;
     this.name = name;
   }
 
-  /** Not repeated: a take whose answer was lost waits for its lease, and a second one takes other events. */
+  /** Not to be repeated: if the answer is lost, its events wait for the lease, and a repeat takes other events. */
   take(client, max = 10, lease = null) { return this.#ask(client, TAKE, max, lease); }
 
-  /** eventIds: null for all that the batch still holds. → how many were acked. */
+  /** eventIds: null for all events that are left in the batch. → how many were acked. */
   async ack(client, token, eventIds = null) {
     const [row] = await this.#ask(client, ACK, token, eventIds);
     return row.acked;
   }
 
-  /** kind: `released` counts no attempt, `never` is dead at once. → what became of each event. */
+  /** kind: `released` counts no attempt, `never` is dead at once. → eventId, attempt and dead of each event. */
   nack(client, token, eventIds = null, { error = null, kind = 'error', after = null } = {}) {
     return this.#ask(client, NACK, token, eventIds, error, kind, storableWait(after));
   }
@@ -71,7 +71,7 @@ export class Subscriber {
   extend(client, token, lease = null) { return this.#ask(client, EXTEND, token, lease); }
   dead(client, max = 100) { return this.#ask(client, DEAD, max); }
 
-  /** eventIds: null for the oldest dead ones. → how many are tried again. */
+  /** eventIds: null for the longest dead. → how many are due again. */
   async redrive(client, max = 100, eventIds = null) {
     const [row] = await this.#ask(client, REDRIVE, max, eventIds);
     return row.redriven;
@@ -80,19 +80,19 @@ export class Subscriber {
   #ask(client, text, ...values) { return rows(client, text, [this.topic, this.name, ...values]); }
 }
 
-/** Takes batches and delivers their events one after another; run several processes for more. */
+/** Takes batches and delivers their events one after another; several processes may run. */
 export class Worker {
   /**
-   * deliver(event, lost): its payload is the text that was emitted; lost aborts when a heartbeat gets ON001.
-   * lease: seconds, how soon another worker goes on after this one died. poll: ms that an idle worker waits, at most.
+   * deliver(event, lost): event.payload is the emitted text; lost is aborted when a heartbeat gets ON001.
+   * lease: seconds after which another worker continues if this one died. poll: the most ms that an idle worker waits.
    */
   constructor(pool, topic, subscriber, deliver, { lease = 60, batch = 10, poll = 1000 } = {}) {
     Object.assign(this, { pool, subscriber: new Subscriber(topic, subscriber), deliver, lease, batch, poll });
   }
 
   /**
-   * Works until stop (an AbortSignal) aborts; finishes the event at hand and gives the rest of the batch back. It
-   * outlives every error of the database but those that are `lasting`.
+   * Works until stop (an AbortSignal) aborts; then finishes the present event and gives the rest of the batch back.
+   * Of the database's errors, only those that are `lasting` end it.
    */
   async run(stop) {
     const pause = (ms) => sleep(ms, undefined, { signal: stop }).catch(() => {});
@@ -113,7 +113,7 @@ export class Worker {
         if (error instanceof LeaseLost) {
           console.warn(`somebody else has the rest of the batch: ${error.message}`);
         } else if (error instanceof OnceError && !error.lasting) {
-          // What was taken and not acked comes again when its lease has run out.
+          // Events that were taken and not acked are due again when their lease has expired.
           failures += 1;
           console.warn(`the worker waits for the database: ${error.message}`);
           await pause(waitBefore(failures));
@@ -159,7 +159,7 @@ export class Worker {
     }
   }
 
-  /** An ack or a nack changes nothing twice, so it is repeated until it is answered: at last that it is done. */
+  /** An ack or nack may be repeated until it is answered. ON006: an earlier try was carried out. */
   async #retried(work) {
     try {
       return await call(this.pool, work);

@@ -2,7 +2,7 @@
 
 import { createHash } from 'node:crypto';
 
-/** As once.shard_of: the first 6 bytes of SHA-256 of the text, modulo the number of shards, which never changes. */
+/** Like once.shard_of: the first 6 bytes of the text's SHA-256, modulo shards (a number that must never change). */
 export function shardOf(routing, shards) {
   return createHash('sha256').update(routing, 'utf8').digest().readUIntBE(0, 6) % shards;
 }

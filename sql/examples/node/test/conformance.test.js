@@ -1,6 +1,6 @@
 // The cases that every language's client has to pass: sql/examples/conformance.json, which says how to read them.
 //
-// PG_ONCE_CASES names that file where the folder was copied away from it.
+// PG_ONCE_CASES names that file if this folder was copied elsewhere.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -21,7 +21,7 @@ const { shard_of: vectors, sql, cases } = JSON.parse(readFileSync(FILE, 'utf8'))
 const subscriber = (w) => new Subscriber(w.topic);
 const idsOf = (batch, { events }) => events?.split(',').map((place) => batch[place].eventId) ?? null;
 
-/** What a call of the table is here: (client, the answer that it is `of`, its arguments) → its rows. */
+/** The calls of the cases, by name: (client, the earlier answer that `of` names, arguments) → rows. */
 const CALLS = {
   sql: (client, _, { text }) => rows(client, text),
   'key.claim': (client, _, { scope, key, request, ...options }) => claimOnce(client, scope, key, request, options),
@@ -55,14 +55,14 @@ const CALLS = {
 const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
 const array = (value) => (Array.isArray(value) ? value : [value]);
 
-/** One case: the answers that have a name, and the calls of each session's last transaction. */
+/** One case: the answers by name (`as`), and the calls of each session's last transaction. */
 class Run {
   id = randomUUID();
   answers = {};
   sent = {};
   open = new Set();
 
-  /** `$id` and `$name.field` in a text. */
+  /** Replaces `$id` and `$name.field` in a text. */
   filled(value) {
     if (typeof value !== 'string') return value;
     const put = (_, name, field) => (field ? array(this.answers[name])[0][camel(field)] : this.id);

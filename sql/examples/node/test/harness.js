@@ -1,7 +1,7 @@
-// What the tests share: the programs as processes, a client, and a superuser's view of the database.
+// Shared by the tests: the programs as processes, an HTTP client, and a superuser's connections.
 //
 // PG_ONCE_URL        the database as the role of the services
-// PG_ONCE_ADMIN_URL  the same as a superuser, for looking and for breaking things
+// PG_ONCE_ADMIN_URL  the same as a superuser, for checks and for faults
 // PG_ONCE_POOLER_URL PG_ONCE_URL through PgBouncer in transaction mode; without it those tests are skipped
 
 import assert from 'node:assert/strict';
@@ -25,7 +25,7 @@ export const admin = new pg.Pool({ connectionString: process.env.PG_ONCE_ADMIN_U
 export const select = async (text, ...values) => (await admin.query({ text, values, rowMode: 'array' })).rows;
 export const scalar = async (text, ...values) => (await select(text, ...values))[0][0];
 
-/** What look gives, once it is true. */
+/** Waits until look() returns a true value; returns that value. */
 export async function until(what, look, ms = 30_000) {
   const end = Date.now() + ms;
   for (;;) {
@@ -36,7 +36,7 @@ export async function until(what, look, ms = 30_000) {
   }
 }
 
-/** One of our programs in a process of its own; killed when the test ends, if there is one. */
+/** One of the example programs in a process of its own; killed at the end of `test`, if that is given. */
 export class Program {
   static async start(test, name, args, environment) {
     const program = new Program();
@@ -51,7 +51,7 @@ export class Program {
     return program;
   }
 
-  /** The next line that it prints. */
+  /** The next line that the program prints. */
   async line() {
     const { value, done } = await this.lines.next();
     assert.ok(!done, 'the program ended');
@@ -70,7 +70,7 @@ export const order = ({ customer = 'ada', item = 'tea', amount_cents = 700 } = {
 /** The key of a user's header, as it is in the database. */
 export const storedKey = (key, user = 'ada') => `${user}/${key}`;
 
-/** What a client sends, as it comes from the proxy that has authenticated the user; null: nobody. */
+/** Sends an order with the headers of the authenticating proxy; user null: without the user's header. */
 export async function post(program, key, body, { signal, user = 'ada' } = {}) {
   const headers = { 'Content-Type': 'application/json', Connection: 'close' };
   if (key !== undefined) headers['Idempotency-Key'] = key;
@@ -84,13 +84,13 @@ export async function post(program, key, body, { signal, user = 'ada' } = {}) {
   };
 }
 
-/** A client that comes back while that can help. */
+/** Sends an order until its answer has no Retry-After. */
 export const postUntilAnswered = (program, key, body) => until('an answer', async () => {
   const reply = await post(program, key, body);
   return reply.retryAfter === null && reply;
 });
 
-/** The process id of a backend of the services that waits for a lock. */
+/** Waits until a backend of the services waits for a lock; returns its process id. */
 export const waitForLock = () => until('a backend that waits for a lock', async () => {
   const look = `SELECT pid FROM pg_stat_activity
                  WHERE usename = 'shop' AND wait_event_type = 'Lock' AND datname = current_database()`;

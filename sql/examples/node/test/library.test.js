@@ -1,4 +1,4 @@
-// The copyable part by itself: errors by SQLSTATE, transactions, bytes.
+// The library (pg_once/) by itself: errors by SQLSTATE, transactions, bytes.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -73,7 +73,7 @@ test('a transaction whose failed statement was caught is an error', async () => 
   assert.equal((await claim(pool, 'test', key, '{}')).lease.recoveryPoint, 'started');
 });
 
-// Another uuid each time, so that no constraint of the table finds the second row out.
+// Each run of the phase inserts another uuid, so that no constraint of the table would refuse a second row.
 for (const [end, runs] of [['phase', 1], ['advance', 2], ['complete', 2], ['abort', 2]]) {
   test(`a phase whose COMMIT was not answered is run again and commits once: ${end}`, async (t) => {
     const proxy = await Proxy.start(t, URL_);

@@ -1,4 +1,4 @@
-// One order and one charge, whatever dies or gets lost.
+// One order and one charge, whichever process dies, whichever statement or answer is lost.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -7,7 +7,7 @@ import { admin, newKey, order, POOLER_URL, post, postUntilAnswered, Program, sca
 import { Outside } from './outside.js';
 import { Proxy } from './proxy.js';
 
-// From the claim to the COMMIT with the answer. Each test of all of them finds out by itself where they end.
+// The number of an order's statements, from the claim to the COMMIT with the answer. The tests check it.
 const STATEMENTS = 13;
 
 let outside;
@@ -110,7 +110,7 @@ test('a crowd with one key gets one answer', async () => {
   await assertDoneOnce(key);
 });
 
-/** Sends an order to a process that is killed at its nth statement. Whether there was one. */
+/** Sends an order to a process that is killed at its nth statement. False: it had fewer. */
 async function killedAt(t, nth, arrives, key) {
   const proxy = await Proxy.start(t, URL_);
   const doomed = await service(t, { PG_ONCE_URL: proxy.url });
@@ -130,7 +130,7 @@ for (const arrives of [false, true]) {
     assert.equal(keys.length, STATEMENTS);
     for (const [place, key] of keys.entries()) {
       const reply = await postUntilAnswered(a, key, order());
-      // Only where the last COMMIT was carried out there was an answer to replay.
+      // An answer to replay exists only if the last COMMIT was carried out.
       assert.deepEqual([reply.status, reply.replayed], [201, arrives && place + 1 === STATEMENTS]);
       assert.equal((await post(b, key, order())).body, reply.body);
       await assertDoneOnce(key);
@@ -157,8 +157,8 @@ for (const [nth, call, times] of [[1, 'key_advance(', 3], [2, 'key_complete(', 2
     const key = newKey();
     proxy.cut({ text: 'COMMIT', nth });
     assert.equal((await post(program, key, order())).status, 201);
-    // It was sent twice with one token, and refused the second time; then another claim went on.
-    // (A finished key refuses its release, too, and a heartbeat that comes late.)
+    // The call was sent twice with one token. The second got ON006; then another claim continued.
+    // (A finished key refuses a release and a late heartbeat with ON006, too.)
     assert.deepEqual([proxy.count(call), new Set(proxy.refusals)], [times, new Set(['ON006'])]);
     assert.equal(proxy.count('key_claim('), 2);
     await assertDoneOnce(key);
@@ -198,7 +198,7 @@ test('another request under the same key is 422 and learns nothing', async () =>
   const other = await post(b, key, order({ amount_cents: 1 }));
   assert.equal(other.status, 422);
   assert.ok(!other.body.includes(stored.order_id));
-  // Spaces and the order of members are no difference.
+  // Spaces and the order of members do not matter.
   const respelled = JSON.stringify(Object.fromEntries(Object.entries(JSON.parse(order())).reverse()), null, 2);
   assert.equal((await post(b, key, respelled)).status, 201);
 });
@@ -272,7 +272,7 @@ test('a charge that the bank has forgotten waits for a person', async (t) => {
   assert.deepEqual([parked.status, (await post(a, key, order())).status], [409, 409]);
   const [[status, attempt]] = await select(`SELECT status, attempt FROM once.key_get('orders.create', $1)`, storedKey(key));
   assert.equal(status, 'parked');
-  // A person asked the bank: it may be asked again.
+  // A person found out that the bank still knows the key, so a retry is safe.
   await scalar(`SELECT once.key_resolve('orders.create', $1, $2, 'retry')`, storedKey(key), attempt);
   assert.equal((await post(a, key, order())).status, 201);
   await assertDoneOnce(key);

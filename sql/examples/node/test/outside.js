@@ -13,7 +13,7 @@ export class Outside {
   effects = new Map(); // by key: what was done once
   lose = 0; // how many of the next answers get lost
   say = []; // [text, status, headers]: answers to requests with this text, without acting
-  #holdAfter = Infinity; // the answers to later requests than this are held back
+  #holdAfter = Infinity; // answers to requests after this many are held back
   #opened = Promise.resolve();
 
   static async start(port = 0) {
@@ -34,7 +34,7 @@ export class Outside {
 
   done(text) { return [...this.effects.values()].filter((seen) => seen.body.includes(text)); }
 
-  /** After `after` more requests no answer goes out before work ends; what later ones ask is done all the same. */
+  /** Runs work; until its end, holds back all answers but the next `after`. Held requests are carried out at once. */
   async holding(work, after = 0) {
     let open;
     this.#opened = new Promise((resolve) => { open = resolve; });

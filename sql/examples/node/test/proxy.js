@@ -7,9 +7,9 @@ const STATEMENT = /^[QP]/; // Query or Parse
 const READY = /Z\0\0\0\x05[ITE]$/; // ReadyForQuery: the end of an answer
 
 export class Proxy {
-  statements = []; // without the heartbeats, which come when they like
-  refusals = []; // what the server answered, of ON001 to ON007
-  struck = false; // whether the cut has come
+  statements = []; // without heartbeats, which come at any time
+  refusals = []; // each ON001 to ON007 among the server's errors
+  struck = false; // whether the statement of `cut` has come
   #next;
 
   static async start(test, url) {
@@ -27,7 +27,7 @@ export class Proxy {
 
   /**
    * Cuts the connection at the nth statement from now that has this text.
-   * arrives: the server does it, and the answer is lost. hold: the client is not told, and waits.
+   * arrives: the server executes it, and the answer is lost. hold: stays connected, so the client waits.
    */
   cut({ text = '', nth = 1, arrives = true, hold = false } = {}) {
     this.struck = false;

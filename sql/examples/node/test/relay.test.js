@@ -1,4 +1,4 @@
-// Each event once at a receiver that dedupes, whatever dies; and dead letters where a person sees them.
+// Each event takes effect once at a receiver that dedupes, whichever process dies; dead letters can be listed.
 
 import assert from 'node:assert/strict';
 import { after, afterEach, beforeEach, test } from 'node:test';
@@ -81,7 +81,7 @@ test('a lost answer is delivered again with the same key', async (t) => {
   assert.deepEqual([outside.effects.size, await failed(event)], [1, ['transport']]);
 });
 
-/** How many events a take would still find when all leases are over, in a transaction that is rolled back. */
+/** How many events a take finds after the end of all leases, in a transaction that is rolled back. */
 async function left() {
   const client = await admin.connect();
   await client.query('BEGIN');

@@ -1,4 +1,4 @@
-"""A service with FastAPI and SQLAlchemy. What once-ness costs it is marked."""
+"""A service with FastAPI and SQLAlchemy. The lines that idempotency needs are marked `# once`."""
 
 import os
 
@@ -25,7 +25,7 @@ app = FastAPI()
 
 
 def user_of(scope):
-    """Who is authenticated: the proxy in front sets this header, whatever a client sends under that name."""
+    """The authenticated user. The proxy in front must set this header, and drop a client's own."""
     return dict(scope["headers"]).get(b"x-forwarded-user", b"").decode()
 
 

@@ -1,6 +1,6 @@
 """One example with its foreign services, run once: `python play.py <example> <json of its arguments>`.
 
-The foreign services are test/outside.py (OUTSIDE names it), and a folder for what a batch job makes (STORE).
+The foreign services are test/outside.py (its URL is OUTSIDE), and a folder for a batch job's artifacts (STORE).
 """
 
 import asyncio
@@ -65,14 +65,14 @@ class Player:
             (store / name).parent.mkdir(parents=True, exist_ok=True)
             (store / name).write_text("made")
             if cancelled and name.split("/")[1] == "2":
-                # The customer, on a line of their own.
+                # The customer cancels, on another connection.
                 cancel.request(Connections(os.environ["PG_ONCE_ADMIN_URL"]), Row("batch_job", int(key)))
 
         def delete(item: dict) -> None:
             shutil.rmtree(store / item["artifact"], ignore_errors=True)
 
         done = batch_job.run_job(self.db, render, delete, int(key))
-        # A job that was torn down in part is not claimed again: the teardown worker has it, or the endpoint.
+        # A job whose teardown has begun is not claimed again: a teardown worker or the endpoint finishes that.
         return batch_job.cancel_job(self.db, delete, int(key)) if cancelled and done.outcome == "refused" else done
 
     def cancelled(self, key: str) -> object:
@@ -102,7 +102,7 @@ class Player:
         return fundings.fund(self.db, post, key, cents)
 
     def refused(self, key: str) -> object:
-        """The other side does not move so much."""
+        """The other side refuses this amount."""
         return self.fundings(key, 2_000_000)
 
 

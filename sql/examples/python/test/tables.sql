@@ -1,4 +1,4 @@
--- What the examples work on, beside orders.sql, billing.sql, batch_job.sql and docs/how-to/workflow.md.
+-- Tables and scopes of the examples, beside orders.sql, billing.sql, batch_job.sql and docs/how-to/workflow.md.
 CREATE TABLE ride (ride uuid NOT NULL, customer text NOT NULL, origin text NOT NULL, target text NOT NULL, charge_id text);
 SELECT once.scope_set('rides.create', '{"recovery_points": ["created"]}');
 SELECT once.topic_set('receipts');

@@ -1,4 +1,4 @@
-"""The middleware: an Idempotency-Key makes a request of a FastAPI service, or of any ASGI application, safe."""
+"""The middleware: requests with an Idempotency-Key to a FastAPI service or any ASGI application take effect once."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ def setUpModule() -> None:
 
 
 class App:
-    """An application of a few lines: it answers what it was made with, and counts."""
+    """A small application: gives the answers that it was made with, and counts its calls."""
 
     def __init__(self, *answers: tuple[int, bytes, dict[str, str]], slow: float = 0) -> None:
         self.answers, self.slow, self.ran = list(answers), slow, 0
@@ -82,7 +82,7 @@ class FastAPIService(unittest.IsolatedAsyncioTestCase):
         await api.engine.dispose()
 
     async def test_all_of_it(self) -> None:
-        """One event loop for all, since the pool belongs to one."""
+        """In one test, since the pool belongs to one event loop."""
         key = new_key()
         first, again = await self.pay(key), await self.pay(key)
         self.assertEqual((first.status_code, first.content), (201, again.content))
@@ -92,14 +92,14 @@ class FastAPIService(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((await post(api.app, key, self.user, "/other", json={"cents": 700})).status_code, 422)
         self.assertEqual((await post(api.app, key, "", json={"cents": 700})).status_code, 401)
         self.assertEqual((await self.pay('"open')).status_code, 400)
-        # Spelling is no difference.
+        # Spaces in the body and quotes around the key do not matter.
         spelled = {"content": b'{ "cents":\n 700 }', "headers": {"Content-Type": "application/json"}}
         self.assertEqual((await post(api.app, f'"{key}"', self.user, **spelled)).content, first.content)
         # Another user has another key.
         self.user, first_user = new_key(), self.user
         self.assertNotEqual((await self.pay(key)).json(), first.json())
         self.assertEqual([scalar(PAYMENTS, user) for user in (first_user, self.user)], [1, 1])
-        # A final no is stored, and FastAPI's own, too.
+        # Final refusals are stored, also those by FastAPI itself.
         for cents, status in ((0, 402), ("many", 422)):
             key = new_key()
             replies = [await self.pay(key, cents) for _ in range(2)]
@@ -155,7 +155,7 @@ async def sell_in(seat: str, request: Request, session: Annotated[AsyncSession, 
 
 
 class AnswerOfATransaction(unittest.IsolatedAsyncioTestCase):
-    """The application stores an answer in its own transaction: the client is told what is committed."""
+    """The application stores an answer in its own transaction: the client gets the committed answer."""
 
     async def asyncSetUp(self) -> None:
         self.seat, self.key = new_key(), new_key()

@@ -1,4 +1,4 @@
-"""The programs of examples/: each is killed at every statement, and ends as if nothing had died."""
+"""The programs of examples/: each is killed at every statement, and a second run ends as if nothing had died."""
 
 import ast
 import itertools
@@ -19,17 +19,17 @@ from proxy import Proxy
 
 EXAMPLES = HERE.parent / "examples"
 ADMIN_URL = os.environ["PG_ONCE_ADMIN_URL"]
-# Processes that begin with the libraries imported: that takes longer than the examples.
+# Processes that start with the libraries imported: the import takes longer than an example.
 WARM = multiprocessing.get_context("forkserver")
 WARM.set_forkserver_preload(["pg_once", "sqlalchemy", "fastapi", "httpx"])
 # The most lines of a program, without its docstring and empty lines.
 MOST_LINES = {"ride": 30, "debit": 24, "signup": 40, "billing": 20, "batch_job": 40, "fundings": 36}
-# What once-ness may cost, in lines that are marked with `# once`.
+# The most lines that idempotency may need; they are marked with `# once`.
 MOST_MARKED = {"api": 3, "billing": 5, "debit": 3}
 
 
 def lines(name: str) -> list[str]:
-    """Without the docstring that heads the file, and empty lines."""
+    """The lines of a program, without its docstring and empty lines."""
     text = (EXAMPLES / f"{name}.py").read_text()
     head = ast.parse(text).body[0]
     return [line for line in text.splitlines()[head.end_lineno :] if line.strip()]
@@ -67,7 +67,7 @@ class Killed(unittest.TestCase):
         return f"killed last at {self.at}"
 
     def killed_at(self, name: str, key: str, arrives: bool, nth: int = 1, statement: str = "") -> bool:
-        """Runs the example in a process that is killed at its nth such statement. Whether there was one."""
+        """Runs the example in a process that is killed at its nth such statement. False: it had fewer."""
         self.at = (statement or nth, "done" if arrives else "not sent")
         with Proxy(ADMIN_URL) as proxy:
             proxy.cut(statement, nth=nth, arrives=arrives, hold=True)
@@ -80,7 +80,7 @@ class Killed(unittest.TestCase):
             return proxy.struck.is_set()
 
     def every_statement(self, name: str, least: int) -> Any:
-        """A key for each run that was killed; in the end the example is run again by another process."""
+        """Kills a run at each statement in turn, and yields its key; the test then runs the example again."""
         for arrives in (False, True):
             for nth in itertools.count(1):
                 key = self.make(name)
@@ -90,7 +90,7 @@ class Killed(unittest.TestCase):
             self.assertGreater(nth, least)
 
     def make(self, name: str) -> str:
-        """What there is before the example runs; its key."""
+        """Inserts what the example needs; returns the key of its run."""
         key = new_key()
         with admin() as conn:
             if name == "debit":
@@ -113,7 +113,7 @@ class Killed(unittest.TestCase):
         scalar("SELECT once.key_expire(%s, %s)", scope, key)
 
     def revert(self, machine: str, row: str) -> None:
-        """Instead of waiting for the lease."""
+        """Ends the lease and reverts the row, instead of waiting for both."""
         scalar("SELECT once.action_expire(%s, %s)", machine, row)
         scalar("SELECT count(*) FROM once.sweep(task => 'action_release')")
 
@@ -172,7 +172,7 @@ class Killed(unittest.TestCase):
             self.assertEqual(conn.execute("SELECT * FROM once.cancel_audit('batch_job')").fetchall(), [])
 
     def test_a_payment_of_the_api(self) -> None:
-        """At every statement but those with which SQLAlchemy looks at the server."""
+        """Not at the statements by which SQLAlchemy asks for the server's version and settings."""
         statements = ("key_claim(", "INSERT INTO payment_made", "key_complete(", "COMMIT")
         for statement, arrives in itertools.product(statements, (False, True)):
             key, before = new_key(), scalar("SELECT count(*) FROM payment_made")

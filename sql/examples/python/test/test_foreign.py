@@ -1,4 +1,4 @@
-"""A call to another service is made again while that can help, and told apart by how it ends."""
+"""A call to another service is retried while that can help; else it raises Retry, Refused or Unknown."""
 
 import asyncio
 import email.utils
@@ -142,7 +142,7 @@ class Waits(unittest.TestCase):
 
 
 class Engines(unittest.TestCase):
-    """The pool of an SQLAlchemy engine is a pool like any other."""
+    """An SQLAlchemy engine is usable wherever a pool is."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -160,7 +160,7 @@ class Engines(unittest.TestCase):
         self.assertEqual([pay(key, customer=key).body for _ in range(2)], ["1", "1"])
         self.assertEqual(scalar("SELECT count(*) FROM payment_made WHERE customer = %s", key), 1)
         self.assertEqual(engine.pool.checkedout(), 0)
-        # What the engine's own users get is no connection in autocommit.
+        # Other users of the engine get no connection in autocommit mode.
         with engine.connect() as held:
             self.assertFalse(held.connection.driver_connection.autocommit)
 

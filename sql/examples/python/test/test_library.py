@@ -79,7 +79,7 @@ class Library(unittest.TestCase):
         self.assertEqual(scalar("SELECT amount_cents FROM orders WHERE idempotency_key = %s", key), 2)
 
     def test_a_phase_whose_commit_was_not_answered_is_run_again_and_commits_once(self) -> None:
-        """Another uuid each time, so that no constraint of the table finds the second row out."""
+        """Each run of the phase inserts another uuid, so that no constraint of the table would refuse a second row."""
         insert = """INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents)
                     VALUES (%s, %s, 'ada', 'tea', 1)"""
         for end, runs in [("phase", 1), ("advance", 2), ("complete", 2), ("abort", 2)]:

@@ -1,4 +1,4 @@
-"""Every noun, in a sync program and in an async one: what a call answers is the same."""
+"""The calls of every noun answer the same in a sync and in an async program."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ db, adb = Connections(URL), AsyncConnections(URL)
 
 
 def both(call: Callable[[Any], Any]) -> list[Any]:
-    """What call gives on a sync pool and on an async one. It is given the pool."""
+    """The results of call(pool) with a sync pool and with an async pool."""
 
     async def awaited() -> Any:
         return await call(adb)
@@ -252,7 +252,7 @@ class Keys(unittest.TestCase):
             self.assertIsInstance(claim(db, "left", names[0], {"for": names[0]}), key.Replayed)
 
     def abandoned(self, number: int, scope: str, attempts: int = 1) -> list[str]:
-        """Keys that clients began `attempts` times, and never came back for. Completers may log what they like."""
+        """Keys that clients claimed `attempts` times and then abandoned. Turns logging off for the test."""
         logging.disable()
         self.addCleanup(logging.disable, logging.NOTSET)
         scalar("""SELECT once.scope_set(%s, '{"keep_request": true}')""", scope)
@@ -433,7 +433,7 @@ class Outbox(unittest.TestCase):
                     raise Never("no")
                 if event.value == 3 and event.attempt == 1:
                     raise ZeroDivisionError
-                # What a foreign call ends with.
+                # The exceptions of a foreign call.
                 if event.value == 4:
                     raise Refused("no")
                 if event.value == 5:
@@ -457,7 +457,7 @@ class Outbox(unittest.TestCase):
             self.assertEqual(len(Subscriber(topic).dead(db)), 4)
 
     def test_a_handler_in_the_acks_transaction_writes_once(self) -> None:
-        """Its COMMIT is carried out and not answered: the same transaction again is refused, and rolled back."""
+        """The COMMIT is carried out and not answered: the repeated transaction gets ON006 and is rolled back."""
         for kind in ("sync", "async"):
             with self.subTest(kind), Proxy(URL) as proxy:
                 what = new_key()
@@ -621,13 +621,13 @@ class Actions(unittest.TestCase):
 
             def patch(_: Any) -> None:
                 patched.append(what)
-                # The first release is lost, too.
+                # The first release does not arrive, either.
                 proxy.cut(*(("COMMIT",) if len(patched) == 1 else ("action_release", 1, False)))
 
             on = Connections(proxy.url)
             acted = act(on, row, "close", lambda _: what, note, requester="clerk", patch=patch)
             self.assertEqual((acted.outcome, acted.result, noted(what)), ("finished", what, 1))
-            # The repeated finish, and the release, which tells whose end that was.
+            # Of the repeated finish, and of the release that then shows that this action has finished.
             self.assertEqual((proxy.refusals, len(patched)), (["ON006", "ON006"], 2))
 
     def test_what_something_else_has_done_already_is_no_end_of_the_action(self) -> None:

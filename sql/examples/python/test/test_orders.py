@@ -1,4 +1,4 @@
-"""One order and one charge, whatever dies or gets lost."""
+"""One order and one charge, whichever process dies, whichever statement or answer is lost."""
 
 import http.client
 import itertools
@@ -24,7 +24,7 @@ from harness import (
 from outside import Outside
 from proxy import Proxy
 
-# From the claim to the COMMIT with the answer. Each test of all of them finds out by itself where they end.
+# The number of an order's statements, from the claim to the COMMIT with the answer. The tests check it.
 STATEMENTS = 13
 # How often an attempt asks the bank.
 TRIES = 4
@@ -120,14 +120,14 @@ class Orders(unittest.TestCase):
                 self.assertEqual(len(keys), STATEMENTS)
                 replies = [post_until_answered(self.a, key, order()) for key in keys]
                 self.assertEqual({reply.status for reply in replies}, {201})
-                # Only where the last COMMIT was carried out there was an answer to replay.
+                # An answer to replay exists only if the last COMMIT was carried out.
                 self.assertEqual([reply.replayed for reply in replies], [False] * (STATEMENTS - 1) + [arrives])
                 for key, reply in zip(keys, replies, strict=True):
                     self.assertEqual(post(self.b, key, order()).body, reply.body)
                     self.assert_done_once(key)
 
     def killed_at(self, nth: int, arrives: bool, key: str) -> bool:
-        """Sends an order to a process that is killed at its nth statement. Whether there was one."""
+        """Sends an order to a process that is killed at its nth statement. False: it had fewer."""
         with Proxy(URL) as proxy, ThreadPoolExecutor() as threads, self.service(PG_ONCE_URL=proxy.url) as doomed:
             proxy.cut(nth=nth, arrives=arrives, hold=True)
             reply = threads.submit(post, doomed, key, order())
@@ -143,7 +143,7 @@ class Orders(unittest.TestCase):
                     proxy.cut(nth=nth, arrives=arrives)
                     self.assertEqual(post(service, key, order()).status, 201, proxy.statements[-3:])
                     self.assert_done_once(key)
-                    if not proxy.struck.is_set():  # there are no more
+                    if not proxy.struck.is_set():  # the order has no nth statement
                         break
                 self.assertEqual(nth, STATEMENTS + 1)
 
@@ -153,8 +153,8 @@ class Orders(unittest.TestCase):
                 key = new_key()
                 proxy.cut("COMMIT", nth)
                 self.assertEqual(post(service, key, order()).status, 201)
-                # It was sent twice with one token, and refused the second time. Then another claim went on, unless the
-                # key was finished: it refuses its release, too, and a heartbeat that comes late.
+                # The call was sent twice with one token; the second got ON006. Then another claim continued, unless
+                # the key was finished. (A finished key refuses a release and a late heartbeat with ON006, too.)
                 self.assertEqual((proxy.count(call), set(proxy.refusals)), (times, {"ON006"}))
                 self.assertEqual(proxy.count("key_claim("), claims)
                 self.assert_done_once(key)
@@ -190,7 +190,7 @@ class Orders(unittest.TestCase):
         other = post(self.b, key, order(amount_cents=1))
         self.assertEqual(other.status, 422)
         self.assertNotIn(first["order_id"].encode(), other.body)
-        # Spaces and the order of members are no difference.
+        # Spaces and the order of members do not matter.
         respelled = json.dumps(dict(reversed(json.loads(order()).items())), indent=2)
         self.assertEqual(post(self.b, key, respelled).status, 201)
 
@@ -253,7 +253,7 @@ class Orders(unittest.TestCase):
         self.assertEqual((parked.status, post(self.a, key, order()).status), (409, 409))
         status = "SELECT status FROM once.key_get('orders.create', %s)"
         self.assertEqual(scalar(status, stored(key)), "parked")
-        # A person asked the bank: it may be asked again.
+        # A person found out that the bank still knows the key, so a retry is safe.
         attempt = scalar("SELECT attempt FROM once.key_get('orders.create', %s)", stored(key))
         scalar("SELECT once.key_resolve('orders.create', %s, %s, 'retry')", stored(key), attempt)
         self.assertEqual(post(self.a, key, order()).status, 201)

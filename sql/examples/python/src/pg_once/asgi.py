@@ -1,14 +1,14 @@
-"""A middleware for FastAPI, Starlette and every other ASGI application: an Idempotency-Key makes a request safe.
+"""A middleware for FastAPI, Starlette and other ASGI applications: requests with an Idempotency-Key may be retried.
 
     app.add_middleware(Idempotency, pool=pool, user=lambda scope: scope["state"]["user"], required=True)
 
 A request with the header is claimed before the application sees it. When the application returns, its answer is stored,
 but 5xx, 401, 403, 408, 409, 425 and 429 release the key instead. The application's writes commit with the answer only
-if it stores the answer in its own transaction:
+if the application stores the answer in its own transaction:
 
     await current(request).complete(session, 201, body)
 
-Else a retry after a crash between the two commits runs the request again: fine for conditional writes or keyed calls.
+Else a retry after a crash between the two commits runs the request again: safe for conditional writes or keyed calls.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LEASE = "pg_once.lease"
 BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
-# They belong to one response only, so they are not stored.
+# Headers of one response only, which are not stored.
 NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding"}
 # Sent with the first answer, and never replayed.
 ONLY_FIRST = {"set-cookie"}
 
 
 def current(request: Any) -> Lease:
-    """The lease of the request at hand: of a Starlette or FastAPI Request, or an ASGI scope."""
+    """The lease of a request, given as a Starlette or FastAPI Request or as an ASGI scope."""
     lease: Lease = (request if isinstance(request, dict) else request.scope)[LEASE]
     return lease
 
@@ -50,11 +50,11 @@ def current(request: Any) -> Lease:
 class Idempotency:
     """user: gives the authenticated user of an ASGI scope, never a value that a client chose. None is 401.
 
-    name: the pg_once scope, or a function of the ASGI scope. Method, path and query belong to the request, so a key
-    that comes again on another path is 422.
-    required: whether a request without the header is 400; if not, it passes through unkeyed.
+    name: the pg_once scope, or a function of the ASGI scope. Method, path and query belong to the request, so the same
+    key with another path is 422.
+    required: whether a request without the header is 400; if not, the application handles it without a key.
     wait: seconds for which a duplicate waits for the first one's answer; without it the duplicate is 409.
-    longest_wait: the most that a client may ask for itself, by `Prefer: wait=5`.
+    longest_wait: the longest wait that a client can ask for, by `Prefer: wait=5`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Idempotency:
             return answer, [] if "Idempotent-Replayed" in answer.headers else once
         except OnceError as error:
             told = _of_error(error)
-            if told is None or (began and not isinstance(error, Unavailable)):  # began: the application's own
+            if told is None or (began and not isinstance(error, Unavailable)):  # an application's own error
                 raise
             log.warning("the key could not be claimed: %s", error)
             return told, []
@@ -120,13 +120,13 @@ class Idempotency:
 
         An answer that the application has stored may have been rolled back.
         """
-        # What the server offers in `extensions`, such as sending a file by its path, could not be stored.
+        # Without the server's extensions: an answer by one of them, such as a file by its path, could not be stored.
         answer = await _run_app(self.app, {**scope, "extensions": {}, LEASE: lease}, body, once)
         if lease.answers:
             committed = await lease.committed(self.pool)
             if committed:
                 return lease.answers[0][0]
-            if committed is None:  # the open transaction has locked the key, so no other call can end it now
+            if committed is None:  # the open transaction has locked the key, so no other call can end the key now
                 log.error("%s %s: commit what stores the answer before the application returns", lease.scope, lease.key)
                 return problem(500, "the answer is not committed yet")
             if answer.status < 400:
@@ -142,7 +142,7 @@ class Idempotency:
 
 
 def _of_error(error: OnceError) -> Answer | None:
-    """What a client is told whose key could not be claimed; None: a fault of the service."""
+    """The answer to a client whose key could not be claimed; None: a fault of the service."""
     state = error.sqlstate or ""
     if isinstance(error, InvalidArgument):  # JSON that jsonb cannot hold, such as \u0000
         return problem(400, str(error))
@@ -161,7 +161,7 @@ async def _run_app(app: App, scope: Scope, body: bytes, once: Headers) -> Answer
     async def receive() -> Message:
         nonlocal came
         if came:
-            await asyncio.Event().wait()  # this client never hangs up
+            await asyncio.Event().wait()  # the application sees no hang-up
         came = True
         return {"type": "http.request", "body": body, "more_body": False}
 

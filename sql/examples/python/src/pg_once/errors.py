@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each thing that a caller does about it.
+"""The errors, one class for each reaction of a caller.
 
 An expected outcome (somebody else holds the key, the answer is a replay) is no error. Errors are told
 apart by SQLSTATE, never by their text.
@@ -11,9 +11,9 @@ import psycopg
 
 
 class OnceError(Exception):
-    """Anything that the database said; the driver's error is its __cause__."""
+    """An error of the database or its connection; the driver's error, if any, is its __cause__."""
 
-    retryable = False  # whether the same call, or its transaction, may go through when it is run again
+    retryable = False  # whether the same call, or its transaction, may succeed when it is run again
 
     def __init__(self, message: str, sqlstate: str | None = None, hint: str | None = None) -> None:
         super().__init__(f"{message} ({hint})" if hint else message)
@@ -22,7 +22,7 @@ class OnceError(Exception):
 
     @property
     def lasting(self) -> bool:
-        """Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument."""
+        """Whether workers end, since waiting cannot help: a missing object, a missing right or a wrong argument."""
         return (self.sqlstate or "").startswith(("22", "3F", "42"))
 
 
@@ -47,7 +47,7 @@ class TeardownIncomplete(OnceError):
 
 
 class AlreadyDone(OnceError):
-    """ON006: an earlier transaction with this token has done it. Roll back, and continue after that call."""
+    """ON006: an earlier transaction with this token has made this call. Roll back, and continue after the call."""
 
     repeated = False  # whether that transaction was an earlier try of this very call, whose answer was lost
 
@@ -67,7 +67,7 @@ class Conflict(OnceError):
 
 
 class Unavailable(OnceError):
-    """The database is away. What was sent last may have been carried out, a COMMIT too."""
+    """The database is unreachable. The last statement may have been carried out, also a COMMIT."""
 
     retryable = True
 
@@ -93,7 +93,7 @@ _BY_CLASS: dict[str, type[OnceError]] = {"08": Unavailable, "22": InvalidArgumen
 def _class_of(error: psycopg.Error) -> type[OnceError]:
     state = error.sqlstate
     if state is None:
-        # Not said by the server: the connection failed, was closed, or the pool had none.
+        # No error of the server: the connection failed or was closed, or the pool had none.
         lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
         return Unavailable if lost else OnceError
     return _BY_SQLSTATE.get(state) or _BY_CLASS.get(state[:2], OnceError)

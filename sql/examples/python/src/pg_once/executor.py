@@ -1,12 +1,12 @@
-"""What an operation runs on, and the loops that drive its flow there.
+"""The objects that an operation runs on (connection, session, pool, engine), and the loops that drive its flow.
 
-Every call begins with what it runs on:
+The first argument of every call is the object to run on:
 
     lease.complete(conn, 201, body)         a psycopg connection: one statement in its transaction, if any
     lease.complete(session, 201, body)      an SQLAlchemy Session: in its transaction
     lease.complete(pool, 201, body)         a pool: a connection of its own, repeated until it is answered
-    lease.complete(engine, 201, body)       an SQLAlchemy Engine: the same, of its pool
-    await lease.complete(apool, 201, body)  the same of an async connection, session, pool or engine
+    lease.complete(engine, 201, body)       an SQLAlchemy Engine: the same, with the engine's pool
+    await lease.complete(apool, 201, body)  the same for an async connection, session, pool or engine
 """
 
 import asyncio
@@ -36,11 +36,11 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-# What an operation runs on.
+# The objects that an operation runs on.
 
 
 class Pool(Protocol):
-    """psycopg_pool.ConnectionPool, `Connections`, or whatever gives a connection to a with statement."""
+    """psycopg_pool.ConnectionPool, `Connections`, or any other object with such a method."""
 
     def connection(self) -> AbstractContextManager[psycopg.Connection[Any]]: ...
 
@@ -80,7 +80,7 @@ class AsyncSession(Protocol):
 
 
 class Engine(Protocol):
-    """An SQLAlchemy Engine over psycopg: its pool is a pool like any other."""
+    """An SQLAlchemy Engine over psycopg, usable wherever a pool is."""
 
     def raw_connection(self) -> _Raw: ...
 
@@ -96,7 +96,7 @@ Async = psycopg.AsyncConnection[Any] | AsyncPool | AsyncEngine | AsyncSession
 
 
 class Connections:
-    """A new connection for each call: for scripts and tests. A service has a pool.
+    """A new connection for each call: for scripts and tests. A service needs a pool.
 
     prepare_threshold=None: no prepared statements, so PgBouncer in transaction mode may be in between.
     """
@@ -109,7 +109,7 @@ class Connections:
 
 
 class AsyncConnections:
-    """The same for async programs."""
+    """`Connections` for async programs."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -177,7 +177,7 @@ def _opened(on: Any) -> Iterator[psycopg.Connection[Any]]:
                 yield conn
             finally:
                 if conn.closed:
-                    held.invalidate()  # SQLAlchemy's pool did not see the statements, so it cannot know
+                    held.invalidate()  # SQLAlchemy's pool did not run the statements, so it has not noticed
     elif _is_pool(on):
         with on.connection() as conn:
             yield conn
@@ -207,13 +207,13 @@ async def _opened_async(on: Any) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
 
 
 def _may_begin(on: Any) -> None:
-    """A transaction that commits by itself inside a session would commit what the session wrote before."""
+    """Refuses a session: a COMMIT here would commit the session's earlier writes, too."""
     if _is_session(on):
         raise TypeError("this opens a transaction of its own: pass a pool, not a session")
 
 
 def _may_commit(conn: Any) -> None:
-    """Raises what the body has caught: psycopg would leave this transaction without an error, and it is rolled back."""
+    """Raises if the body has caught a statement's error: the COMMIT would roll back and report no error."""
     if conn.closed:
         raise Unavailable("the connection of this transaction is lost")
     if conn.info.transaction_status == TransactionStatus.INERROR:
@@ -303,7 +303,7 @@ async def drive_async(on: Any, flow: Flow[T]) -> T:
 
 
 def _beat_once(beat: Beat) -> Flow[bool]:
-    """Whether to go on. The next write with the token reports a lost lease, too."""
+    """Extends the lease. False: no more heartbeats. The next write with the token reports a lost lease, too."""
     try:
         yield from beat.extend()
     except AlreadyDone:
@@ -360,7 +360,7 @@ async def _beating_async(on: Any, beat: Beat) -> AsyncIterator[None]:
 
 
 class Face(Generic[P, T]):
-    """Calls a flow with what it runs on. `flow` is the flow itself, for use inside another flow."""
+    """A flow as a function: its first argument is the object to run on. `flow` is for use inside another flow."""
 
     def __init__(self, flow: Callable[P, Flow[T]]) -> None:
         self.flow = flow
@@ -377,7 +377,7 @@ class Face(Generic[P, T]):
 
 
 class MethodFace(Generic[S, P, T]):
-    """The same for a method: `@method def complete(self, …)` is called as `lease.complete(on, …)`."""
+    """`Face` for a method: `@method def complete(self, …)` is called as `lease.complete(on, …)`."""
 
     def __init__(self, flow: Callable[Concatenate[S, P], Flow[T]]) -> None:
         self.flow = flow

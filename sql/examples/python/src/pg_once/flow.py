@@ -1,4 +1,4 @@
-"""What an operation is made of: effects, and the flows that yield them.
+"""Effects, and the flows that yield them.
 
 An operation is a *flow*: a generator that yields effects (a query, a transaction, a call of the caller's own
 function, a pause) and gets their results. It does not know whether a sync or an async program drives it
@@ -53,7 +53,7 @@ class Invoke:
 
 @dataclass(frozen=True)
 class Under:
-    """A flow with a heartbeat beside it, on connections of its own; no heartbeat in a caller's transaction."""
+    """A flow with a heartbeat on other connections; without one in a caller's transaction."""
 
     beat: Beat
     body: "Callable[[], Flow[Any]]"
@@ -69,7 +69,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Alone:
-    """Whether each call has its own connection, so that it may be repeated: false in a caller's transaction."""
+    """Whether each call has its own connection, so that the call may be repeated: false in a caller's transaction."""
 
 
 Effect = Query | Transaction | Invoke | Under | Pause | Alone
@@ -100,13 +100,13 @@ def repeated(effect: Effect, tries: int, again: tuple[type[OnceError], ...]) -> 
 
 
 def ask(sql: str, tries: int = 8, /, **arguments: object) -> Flow[list[Any]]:
-    """One call of pg_once. On a pool it is repeated until answered, up to `tries` times: it must be repeatable."""
+    """One call of pg_once. On a pool it is sent until answered, up to `tries` times: it must be repeatable."""
     rows: list[Any] = yield from repeated(Query(sql, arguments), tries, (Conflict, Unavailable))
     return rows
 
 
 def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
-    """A write that a token fences. None: an earlier try was carried out and not answered, and this one got ON006."""
+    """A write that a token fences. None: ON006, since an earlier try was carried out and not answered."""
     try:
         return (yield from ask(sql, **arguments))
     except AlreadyDone as error:
@@ -140,7 +140,7 @@ LONGEST_WAIT = 100 * 365 * 86_400.0
 
 
 def storable_wait(seconds: Seconds) -> timedelta | None:
-    """A wait as the server takes it: longer than nothing, and no longer than a hundred years."""
+    """A wait that the server accepts: longer than 0, at most a hundred years."""
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     return None if seconds is None else timedelta(seconds=min(max(seconds, 1e-6), LONGEST_WAIT))

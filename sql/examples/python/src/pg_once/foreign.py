@@ -1,4 +1,4 @@
-"""Calls to other services: retried while that can help; how a call ends decides which exception it raises."""
+"""Calls to other services: retried while that can help; a call that fails raises Retry, Refused or Unknown."""
 
 import functools
 import inspect
@@ -10,14 +10,14 @@ from .executor import P, T, drive, drive_async
 from .flow import Flow, Invoke, Pause, log, wait_before
 from .http import retry_after
 
-# Client errors by their number, but the same call may succeed later.
+# Statuses 4xx after which the same call may succeed later.
 NOT_FINAL = {401, 403, 408, 409, 425, 429}
-# Answers that say that nothing was done, whatever the other side remembers.
+# Statuses that say that the call did nothing.
 NOT_DONE = {401, 403, 425, 429}
 
 
 class Retry(Exception):
-    """The call failed, and a retry is right, in `after` seconds (None: the caller's default). The key is released."""
+    """The call failed and may be retried after `after` seconds (None: the caller's default). `run` releases the key."""
 
     def __init__(self, error: str, after: float | None = None) -> None:
         super().__init__(error)
@@ -25,7 +25,7 @@ class Retry(Exception):
 
 
 class Refused(Exception):
-    """A final no, which no retry mends: it is stored as a key's answer, and the steps' on_abort events are emitted."""
+    """A final refusal: `run` stores it as the key's answer, and the steps' on_abort events are emitted."""
 
     def __init__(self, title: str, status: int = 402) -> None:
         super().__init__(title)
@@ -46,14 +46,14 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
             return reply.json()
 
     The function raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is
-    judged by the status, any other counts as no answer. 4xx is Refused, but for 401, 403, 408, 409, 425 and 429. All
-    else is Retry, if the other side dedupes by the key that it is sent; if not, it is Unknown, but for 401, 403, 425
-    and 429. If the function itself raises one of these three, that stands. Without dedupes, give `lease.foreign`
-    remembers=0: then an attempt that died in the call is Unknown, too.
+    judged by the status, any other counts as no answer. 4xx is Refused, except 401, 403, 408, 409, 425 and 429. All
+    else is Retry if the other side dedupes by the key that it gets. If not, only 401, 403, 425 and 429 are Retry, all
+    else is Unknown. A Retry, Refused or Unknown of the function itself stands. Without dedupes, give `lease.foreign`
+    remembers=0: then a call in which an earlier attempt died is Unknown, too.
 
-    Between two tries it waits a random time, plus what Retry-After says (seconds or an HTTP date). If Retry-After is
-    longer than cap, Retry goes to the caller at once, and `run` releases the key, due after Retry-After. Async
-    functions may be decorated, too.
+    The pause between tries is a random time plus the time of Retry-After (seconds or an HTTP date). If Retry-After is
+    longer than cap, the caller gets Retry at once, and `run` makes the key due after that time. Async functions may be
+    decorated, too.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

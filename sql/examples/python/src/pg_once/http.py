@@ -1,4 +1,4 @@
-"""What HTTP clients send and get: the key of a header, answers, Retry-After."""
+"""HTTP: the key of a header, answers, Retry-After."""
 
 import email.utils
 import json
@@ -13,7 +13,7 @@ from .document import value_of
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes to the HTTP client. The body is the stored text, never parsed on its way."""
+    """The answer to the HTTP client. The body is the stored text, which is not parsed on its way."""
 
     status: int
     body: str
@@ -25,7 +25,7 @@ class Answer:
 
 
 def problem(status: int, title: str, after: float | None = None) -> Answer:
-    """Retry-After is set exactly when a retry can succeed without anybody's verdict."""
+    """Retry-After is set exactly when a retry can succeed without a verdict."""
     headers = {"Content-Type": "application/problem+json"}
     if after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(after)))
@@ -33,14 +33,14 @@ def problem(status: int, title: str, after: float | None = None) -> Answer:
 
 
 def key_of(user: str, value: str) -> str:
-    """The key of what a user sent. No user reaches the keys of another, since `/` in a user's name becomes %2F."""
+    """The key of a user's value. No user reaches the keys of another, since `/` in a user's name becomes %2F."""
     return user.replace("%", "%25").replace("/", "%2F") + "/" + value
 
 
 def key_of_header(user: str | None, value: str | None) -> str | Answer:
     """The key of a user's Idempotency-Key header: `<user>/<what the client sent>`, or the 401 or 400 to answer.
 
-    user: who is authenticated, never a value of the request's body.
+    user: the authenticated user, never a value of the request's body.
     value: quoted (as the IETF draft has it) or bare.
     """
     user = (user or "").strip(" \t")
@@ -72,7 +72,7 @@ def retry_after(value: str | None) -> float | None:
 def wait_of_header(value: str | None, longest: float) -> float:
     """How long a client is ready to wait for the answer: the seconds of `wait` in its Prefer header, up to longest."""
     for preference in (value or "").split(","):
-        # Parameters may stand behind a semicolon.
+        # Parameters may follow after a semicolon.
         name, given, seconds = preference.split(";")[0].partition("=")
         if given and name.strip().lower() == "wait":
             seconds = seconds.strip().strip('"')

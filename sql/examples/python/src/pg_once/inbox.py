@@ -48,8 +48,8 @@ def barrier(scope: str, saga: str, step: str, operation: str, ttl: Seconds = Non
 def consume(scope: str, message_id: str, handle: Callable[[Any], Any], ttl: Seconds = None) -> Flow[Any]:
     """One message in one transaction: handle(conn) makes the writes and returns the verdict.
 
-    Returns the verdict, parsed. A duplicate gets the first one's, and does not call handle. Acknowledge the message at
-    its queue after this.
+    Returns the verdict, parsed. A duplicate gets the first message's verdict, without a call of handle. Acknowledge the
+    message to its queue afterwards.
     """
 
     def body(conn: Any) -> Flow[Any]:
@@ -60,5 +60,5 @@ def consume(scope: str, message_id: str, handle: Callable[[Any], Any], ttl: Seco
         yield from record.flow(scope, message_id, "null" if verdict is None else verdict)
         return value_of(verdict)
 
-    # After a COMMIT that was not answered the message is a duplicate, so the transaction may be run again.
+    # If an unanswered COMMIT was carried out, the message is a duplicate: so the transaction may be run again.
     return (yield from in_transaction(body, unanswered=True))

@@ -1,4 +1,4 @@
-"""One logical request, one execution: the claim of a key, and what its lease allows.
+"""One logical request, one execution: the claim of a key, and the calls of its lease.
 
 `run` in run.py does all of it for a request. Invariant: wherever a process dies, the next claim of the key
 continues correctly.
@@ -39,7 +39,7 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# NULL: the transaction is open. (A transaction newer than all that have ended may be in no log yet.)
+# NULL: the transaction is open. (An id from xmax on is not looked up: it may have no status in the log yet.)
 COMMITTED = """
 SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
             THEN nullif(pg_xact_status(%(transaction)s::xid8), 'in progress') = 'committed' END AS committed"""
@@ -54,12 +54,12 @@ RESOLVE = """
 SELECT once.key_resolve(%(scope)s, %(key)s, %(attempt)s, %(verdict)s, %(code)s, %(body)s::json, %(headers)s::json)"""
 
 
-# What a claim that is not granted finds.
+# The outcomes of a claim that gets no lease.
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """Finished: hand the stored answer back."""
+    """Finished: return the stored answer."""
 
     answer: Answer
     headers: str | None = None  # the answer's headers as the json text that is stored
@@ -115,10 +115,10 @@ class StepDone:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on a key. The first argument of each method is what it runs on; the method is one call there.
+    """The right to work on a key. Each method is one call; its first argument is the object to run on.
 
-    A method that writes raises AlreadyDone where an earlier transaction of this lease has made that write, and
-    LeaseLost where the lease is somebody else's by now.
+    A method that writes raises AlreadyDone if an earlier transaction of this lease has made that write, and LeaseLost
+    if the lease is lost.
     """
 
     scope: str
@@ -129,13 +129,13 @@ class Lease:
     state: str | None  # json text
     seconds: float
     resumed: bool = False
-    request: str | None = None  # of what a completer took, where the scope keeps requests
-    # The answer that this lease has stored, and in which transaction; None: in a committed one.
+    request: str | None = None  # JSON text; only from take_abandoned, if the scope keeps requests
+    # The answer that this lease has stored, and its transaction's id; None: an earlier transaction, committed.
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def value(self) -> Any:
-        """The state, parsed; {} where there is none."""
+        """The state, parsed; {} if there is none."""
         return value_of(self.state, {})
 
     @method
@@ -172,7 +172,7 @@ class Lease:
 
     @method
     def park(self, reason: str) -> Flow[None]:
-        """Leaves the key to a verdict (`resolve`): nobody knows how a foreign call ended."""
+        """Parks the key until a verdict (`resolve`): nobody knows how a foreign call ended."""
         yield from ask(PARK, **self._fence, reason=storable(reason))
 
     @method
@@ -221,7 +221,7 @@ class Lease:
 
     @method
     def last_phase(self, writes: Callable[[Any], Any]) -> Flow[Any]:
-        """The same for the last writes, one of them complete or abort, whose AlreadyDone undoes the others."""
+        """Like `phase`, for the last writes: one of them is complete or abort, whose AlreadyDone undoes the others."""
         return (yield from in_transaction(lambda conn: invoked(writes, conn), unanswered=True))
 
     @method
@@ -235,8 +235,8 @@ class Lease:
         """One foreign call as a step: send(derived_key) returns its JSON. Returns the recorded result, parsed.
 
         Each attempt that does not find the step done calls send, always with the same key. send raises Refused for a
-        final no, Retry where asking again is right, Unknown where it is not: `foreign_call` tells them apart.
-        remembers: how long the other side remembers keys; if an unrecorded call began longer ago, it is Unknown.
+        final refusal, Retry if the call may be repeated, Unknown if not: `foreign_call` raises these.
+        remembers: how long the other side remembers keys; an unrecorded call that began longer ago is Unknown.
         """
         begun = yield from self.step.flow(step, on_abort)
         if begun.done:
@@ -280,7 +280,7 @@ def claim(
     holder: str | None = None,
     fingerprint: bytes | None = None,
 ) -> Flow[Claim]:
-    """One claim. A lost answer costs nothing: the same holder gets its own lease back."""
+    """One claim. If the answer is lost, a repeat with the same holder gets the holder's lease back."""
     arguments = {"scope": scope, "key": key, "request": text_of(request), "fingerprint": fingerprint}
     times = {"lease": interval(lease), "ttl": interval(ttl)}
     (row,) = yield from ask(CLAIM, **arguments, **times, holder=holder or str(uuid.uuid4()))
@@ -289,7 +289,7 @@ def claim(
 
 @operation
 def take_abandoned(scope: str, max: int = 10, lease: Seconds = None, holder: str | None = None) -> Flow[list[Lease]]:
-    """The completer's intake: unfinished keys that nobody holds, each with its request where the scope keeps it."""
+    """Claims unfinished keys that nobody holds, for a completer; each has its request if the scope keeps requests."""
     arguments = {"scope": scope, "max": max, "lease": interval(lease), "holder": holder or str(uuid.uuid4())}
     taken = [_claim_of(row, scope, row.key, row.request) for row in (yield from ask(TAKE, **arguments))]
     return [claim for claim in taken if isinstance(claim, Lease)]
@@ -304,7 +304,7 @@ def derive(scope: str, key: str, step: str) -> Flow[str]:
 
 @operation
 def resolve(scope: str, key: str, attempt: int, verdict: str, answer: Answer | None = None) -> Flow[None]:
-    """The verdict on a parked attempt: `retry`, or `complete` or `abort` with the answer. For an operator's role."""
+    """Gives a parked attempt its verdict: `retry`, or `complete` or `abort` with the answer. For an operator's role."""
     headers = json.dumps(answer.headers) if answer and answer.headers else None
     response = {"code": answer and answer.status, "body": (answer and answer.body) or None, "headers": headers}
     yield from tell(RESOLVE, scope=scope, key=key, attempt=attempt, verdict=verdict, **response)
@@ -338,7 +338,7 @@ def give_back(lease: Lease, error: str, after: Seconds = None) -> Flow[Answer | 
     except AlreadyDone:
         return lease.answers[0][0] if lease.answers else None
     except LeaseLost:
-        pass  # the next claim tells it, too
+        pass  # the next claim shows it, too
     except (Conflict, Unavailable):
         log.warning("the key is left to its lease: %s", error)
     return None

@@ -1,7 +1,7 @@
-"""Events that leave the database: emit beside the writes, deliver in a worker; dead letters.
+"""Events: emitted in the transaction of the writes, delivered by a worker; dead letters.
 
-At least once on the wire; once for a receiver that dedupes by the delivery key. Invariant: the ack of an event commits
-only after `deliver` has returned; whatever dies, an event without an ack comes again, with the same delivery key.
+Delivered at least once; handled once by a receiver that dedupes by the delivery key. Invariant: the ack of an event
+commits only after `deliver` has returned. An event without an ack is delivered again, until it is dead.
 """
 
 import logging
@@ -100,8 +100,8 @@ class Dead:
 class NotDelivered(Exception):
     """The event is tried again, after `after` seconds, or without it after the subscriber's backoff.
 
-    kind: a word by which failures are counted, such as "timeout". "expired", and one that the server cannot store (it
-    is empty, of more than 100 characters, or has a NUL), count as "error".
+    kind: a word by which failures are counted, such as "timeout". The kind "expired", and kinds that the server cannot
+    store (empty, of more than 100 characters, or with a NUL), count as "error".
     """
 
     def __init__(self, error: str, kind: str = "error", after: float | None = None) -> None:
@@ -139,20 +139,20 @@ def emit(
 
 @dataclass(frozen=True)
 class Subscriber:
-    """A receiver of a topic's events. The first argument of each method is what it runs on."""
+    """A receiver of a topic's events. The first argument of each method is the object to run on."""
 
     topic: str
     name: str = "default"
 
     @method
     def take(self, max: int = 10, lease: Seconds = None) -> Flow[list[Event]]:
-        """A batch under one token. Commit it before delivery. If the answer is lost, its events wait for the lease."""
+        """Takes a batch. Commit before delivery. If the answer is lost, the events wait until the lease expires."""
         taken = yield from ask(TAKE, 1, **self._who, max=max, lease=interval(lease))
         return [Event(**row._asdict()) for row in taken]
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """How many events it acked (0 if the answer for all was lost). In a transaction, call it before any on keys."""
+        """Returns how many it acked (0 for None after a lost answer). In a transaction, call it before any on keys."""
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
         return told[0].acked if told else len(event_ids or ())
 
@@ -165,7 +165,7 @@ class Subscriber:
         kind: str = "error",
         after: Seconds = None,
     ) -> Flow[list[Nacked]]:
-        """Not delivered. An event with an order key takes that key's later events out of the batch with it."""
+        """Records failed deliveries. If an event has an order key, later events of that key leave the batch, too."""
         error = None if error is None else storable(error)
         what = {"token": token, "events": _list(event_ids), "error": error, "kind": kind, "after": storable_wait(after)}
         told = yield from tell(NACK, **self._who, **what)
@@ -178,7 +178,7 @@ class Subscriber:
 
     @method
     def dead(self, max: int = 100) -> Flow[list[Dead]]:
-        """The dead letters. This and the next two are for an operator's role."""
+        """The dead letters. `dead`, `redrive` and `discard` are for an operator's role."""
         return [Dead(**row._asdict()) for row in (yield from ask(DEAD, **self._who, max=max))]
 
     @method
@@ -217,10 +217,10 @@ def work(
     deliver(event), or with here=True handle(conn, event) in the transaction of the ack: its writes are made once.
     Either may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the event is dead). Any other
     error fails this event alone. deliver may ack its event itself, in a transaction of its own.
-    stop: once set, the worker finishes the event at hand and gives the rest of the batch back. Without stop it ends
-    when nothing is due, and after an error of the database; with stop only after one that is `lasting`.
-    lease: seconds after which another worker goes on when this one died.
-    poll: seconds that an idle worker waits, at most.
+    stop: once set, the worker finishes the present event and gives the rest of the batch back. Without stop it ends
+    when nothing is due, and after an error of the database; with stop, only `lasting` errors end it.
+    lease: seconds after which another worker continues if this one died.
+    poll: the most seconds that an idle worker waits.
     """
     failures, idle = 0, 0.05
     while not (stop and stop.is_set()):
@@ -307,7 +307,7 @@ def _handle(subscriber: Subscriber, event: Event, handle: Callable[..., Any]) ->
     except Exception as error:
         if acked:
             return _failure_of(error)
-        if not isinstance(error, AlreadyDone):  # an earlier COMMIT of this was carried out, and not answered
+        if not isinstance(error, AlreadyDone):  # an earlier COMMIT of body was carried out, and not answered
             raise
     return None
 
@@ -315,7 +315,7 @@ def _handle(subscriber: Subscriber, event: Event, handle: Callable[..., Any]) ->
 def _nack(
     subscriber: Subscriber, token: int, events: list[int], error: str, kind: str, after: float | None = None
 ) -> Flow[bool]:
-    """False: they were acked before, by the handler or by a COMMIT that was not answered."""
+    """False: the events were acked before, by the handler or by a COMMIT that was not answered."""
     try:
         rows = yield from subscriber.nack.flow(token, events, error, kind, after)
     except AlreadyDone:

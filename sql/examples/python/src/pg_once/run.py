@@ -21,7 +21,7 @@ from .foreign import Refused, Retry, Unknown
 from .http import Answer, problem
 from .key import Claim, InProgress, Lease, Mismatched, Parked, Replayed, claim, give_back, take_abandoned
 
-ROUNDS = 3  # how often the work may run in one `run` when the database fails under it
+ROUNDS = 3  # the most calls of the work in one `run`, if the database fails meanwhile
 
 Work = Callable[[Lease], Answer | Awaitable[Answer]]
 FlowOfWork = Callable[[Lease], Flow[Answer]]
@@ -62,7 +62,7 @@ def run_failing_open(
     *,
     wait: float = 0,
 ) -> Flow[Answer]:
-    """Like `run`, but works without a lease where the key cannot be claimed because the database is away.
+    """Like `run`, but calls work(None) if the database is unreachable, so that the key cannot be claimed.
 
     Then nothing is idempotent: a retry does it again. on_open(error) is called for each such request, to count them.
     """
@@ -141,7 +141,7 @@ def wait_after(attempt: int) -> float:
 
 
 def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> Flow[Answer | None]:
-    """One attempt. None: claim again. deferred: when a key that failed is due again, unless Retry names a time."""
+    """One attempt. None: claim again. deferred: seconds until a failed key is due again, unless Retry names a time."""
     try:
         answer: Answer = yield Under(lease.beat, lambda: work(lease))
         if not isinstance(answer, Answer):
@@ -167,7 +167,7 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
     except LeaseLost:
         return answer_of(InProgress(1))
     except (Conflict, Unavailable, AlreadyDone) as error:
-        # Once the key is given back, an old transaction that still runs cannot commit a write with this token. So
+        # Once the key is released, an old transaction that still runs cannot commit a write with this token. So
         # the next claim finds the final state. (Claiming with the same holder would not end the token.)
         return (yield from give_back(lease, str(error), deferred))
     except BaseException as error:
@@ -176,7 +176,7 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
 
 
 def answer_of(claimed: Claim) -> Answer:
-    """What to tell the HTTP client where no lease was granted."""
+    """The answer to the HTTP client if the claim got no lease."""
     match claimed:
         case Replayed(answer=answer):
             return Answer(answer.status, answer.body, {**answer.headers, "Idempotent-Replayed": "true"})
@@ -195,7 +195,7 @@ def answer_of(claimed: Claim) -> Answer:
 def idempotent(
     on: Pool | Engine | AsyncPool | AsyncEngine, scope: str, *, status: int = 200, wait: float = 0
 ) -> Callable[[Callable[Concatenate[Any, P], Any]], Callable[Concatenate[str, P], Any]]:
-    """A function that runs once for each key, in one transaction with its answer.
+    """Decorates a function: it runs once for each key, in one transaction with its answer.
 
         @idempotent(pool, "signups.create", status=201)
         def sign_up(conn, email): …
