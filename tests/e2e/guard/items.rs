@@ -215,42 +215,6 @@ async fn only_a_refund_gives_an_item_the_marker() {
 }
 
 #[tokio::test]
-async fn without_the_guard_marking_an_item_by_hand_is_shown_by_the_audit() {
-    let play = guarded().await;
-    with_jobs(&play).await;
-    play.ask("select * from once.cancel_audit('job')")
-        .is("")
-        .await;
-    play.show("select once.machine_guard('job', false)").await;
-    play.show("update item set settled = 'returned' where id = 61")
-        .await;
-    play.ask("select * from once.cancel_audit('job')")
-        .is("6|5|0|-5")
-        .await;
-}
-
-#[tokio::test]
-async fn with_the_guard_off_repeated_calls_never_pay_twice_and_a_reset_marker_is_shown() {
-    let play = guarded().await;
-    with_jobs(&play).await;
-    play.show("select once.machine_guard('job', false)").await;
-    for _ in 0..3 {
-        play.show("select once.cancel_refund('job', '6')").await;
-    }
-    assert_eq!(play.show("select points from wallet").await, "8");
-    play.ask("select * from once.cancel_audit('job')")
-        .is("")
-        .await;
-    play.show("update item set settled = null where id = 61")
-        .await;
-    play.show("select once.cancel_refund('job', '6')").await;
-    assert_eq!(play.show("select points from wallet").await, "13");
-    play.ask("select * from once.cancel_audit('job')")
-        .is("6|5|10|5")
-        .await;
-}
-
-#[tokio::test]
 async fn an_undecided_value_other_than_null_is_guarded_alike() {
     let play = Playground::open().await;
     play.show(crate::world::TABLES).await;

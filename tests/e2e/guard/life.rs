@@ -1,9 +1,8 @@
 //! The guard comes and goes with machine_guard, with the machine and with the extension, and is carried by
 //! a dump.
 
-use crate::playground::{Playground, cluster};
 use crate::world::{JOB, define, jobs, role, sweep};
-use crate::{guarded, illegal, rows, with_jobs};
+use crate::{guarded, illegal, with_jobs};
 
 /// Triggers on the tables of the tests that are nobody else's.
 const TRIGGERS: &str = "
@@ -164,68 +163,6 @@ async fn only_the_tables_owner_turns_the_guard_on_or_off() {
         .await;
     play.show("alter table job owner to postgres; alter table item owner to postgres; alter table wallet owner to postgres")
         .await;
-}
-
-#[tokio::test]
-async fn a_dump_restored_goes_on_with_its_guard_its_leases_and_its_teardowns() {
-    let play = guarded().await;
-    let held = with_jobs(&play).await;
-    play.show("select once.cancel_refund('job', '6')").await;
-    let before = rows(&play).await;
-    let stored = "select (select string_agg(l::text, ';' order by l.id) from once.action_lease as l),
-        (select string_agg((c.machine, c.row_id, c.requested_at, c.pass, c.items_total, c.amount_total)::text, ';'
-                order by c.row_id) from once.cancel as c),
-        (select string_agg(r::text, ';' order by r.row_id) from once.refund as r), once.machine_get('job')";
-    let kept = play.show(stored).await;
-    let file = format!("{}.dump", play.database.name);
-    cluster()
-        .run("pg_dump", &["-d", &play.database.name, "-Fc", "-f", &file])
-        .unwrap();
-    for (name, jobs) in [("restored_1", "1"), ("restored_4", "4")] {
-        cluster()
-            .psql("postgres", &format!("create database {name}"))
-            .unwrap();
-        let output = cluster()
-            .run(
-                "pg_restore",
-                &["-d", name, "--exit-on-error", "-j", jobs, &file],
-            )
-            .unwrap();
-        assert_eq!(output.stderr, "");
-        let there = Playground::on(cluster(), name).await;
-        assert_eq!(rows(&there).await, before);
-        assert_eq!(there.show(stored).await, kept);
-        there.show("select once.sweep()").await;
-        assert_eq!(there.show("select * from once.machine_check()").await, "");
-        illegal(&there, "update job set status = 'ready' where id = 7").await;
-        illegal(&there, "update item set settled = null where id = 61").await;
-        illegal(&there, "update job set status = 'ready' where id = 3").await;
-        let finished = there
-            .show(&format!(
-                "select outcome, status from once.action_finish('job', '3', {held})"
-            ))
-            .await;
-        assert_eq!(finished, "finished|done");
-        there
-            .show("select once.cancel_confirm('job', '6', 1)")
-            .await;
-        there
-            .ask("select * from once.cancel_finish('job', '6')")
-            .is("cancelled|cancelled|2|5")
-            .await;
-        assert_eq!(
-            there.show("select * from once.cancel_audit('job')").await,
-            ""
-        );
-        // The row of 8 is reverted once its lease is over.
-        there.clock("10 years").await;
-        assert_eq!(sweep(&there, 10).await.split('|').next().unwrap(), "1");
-        there.show("reset once.fake_now").await;
-        drop(there);
-        cluster()
-            .psql("postgres", &format!("drop database {name} with (force)"))
-            .unwrap();
-    }
 }
 
 #[tokio::test]

@@ -108,28 +108,3 @@ async fn after_kill_9_of_a_backend_or_the_server_only_committed_messages_are_dup
         assert_eq!(play.show(&barrier(&step, "compensation")).await, "skipped");
     }
 }
-
-#[tokio::test]
-async fn a_dump_restored_elsewhere_knows_its_messages() {
-    let cluster = Cluster::launch().unwrap();
-    cluster
-        .create_database_with_extension("shop")
-        .await
-        .unwrap();
-    let play = shop(&cluster).await;
-    play.show(&format!("begin; {}", accept("m"))).await;
-    play.show(&format!("{}; commit", record("m", "{\"a\":  1}")))
-        .await;
-    play.show(&barrier("skipped", "compensation")).await;
-    cluster
-        .run("pg_dump", &["-d", "shop", "-Fc", "-f", "dump"])
-        .unwrap();
-    cluster.psql("postgres", "create database copy").unwrap();
-    cluster
-        .run("pg_restore", &["-d", "copy", "--exit-on-error", "dump"])
-        .unwrap();
-    let copy = Playground::on(&cluster, "copy").await;
-    assert_eq!(copy.show(&accept("m")).await, "f|{\"a\":  1}");
-    assert_eq!(copy.show(&barrier("skipped", "action")).await, "refused");
-    assert_eq!(copy.show(&accept("n")).await, "t|~");
-}

@@ -71,21 +71,6 @@ async fn a_key_that_is_new_again_has_lost_its_state_steps_and_attempts() {
 }
 
 #[tokio::test]
-async fn an_unfinished_key_never_expires() {
-    let play = Playground::open().await;
-    play.clock("0").await;
-    play.token("k", ", ttl => '1 s'").await;
-    play.clock("300 years").await;
-    assert_eq!(
-        play.show("select sum(done) from once.sweep() where task <> 'key_abandon'")
-            .await,
-        "0",
-        "no sweep takes an unfinished key"
-    );
-    assert_eq!(play.claim("k", "").await, "resumed");
-}
-
-#[tokio::test]
 async fn a_lease_that_ran_out_parks_where_the_scope_says_so() {
     let play = Playground::open().await;
     play.clock("0").await;

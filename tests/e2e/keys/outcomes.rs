@@ -92,17 +92,6 @@ async fn a_claim_that_another_open_transaction_is_making_is_in_progress_for_a_se
 }
 
 #[tokio::test]
-async fn a_claim_rolled_back_to_a_savepoint_leaves_the_key_free() {
-    let play = Playground::open().await;
-    let other = play.another().await;
-    other
-        .show("begin; savepoint a; select once.key_claim('s', 'k'); rollback to a; select 1")
-        .await;
-    assert_eq!(play.claim("k", "").await, "claimed");
-    other.show("commit").await;
-}
-
-#[tokio::test]
 async fn a_lease_that_ran_out_is_resumed_from_the_recovery_point_with_its_state() {
     let play = Playground::open().await;
     play.clock("0").await;
@@ -288,59 +277,6 @@ async fn the_holder_of_a_live_lease_gets_its_token_again_and_nothing_is_written(
         "in_progress",
         "NULL matches nobody"
     );
-}
-
-#[tokio::test]
-async fn answers_that_need_no_claim_take_no_transaction_id() {
-    let play = Playground::open().await;
-    let token = play.token("done", "").await;
-    play.show(&format!(
-        "select once.key_complete('s', 'done', {token}, 200)"
-    ))
-    .await;
-    let token = play.token("parked", "").await;
-    play.show(&format!(
-        "select once.key_park('s', 'parked', {token}, 'x')"
-    ))
-    .await;
-    play.token("held", ", holder => 'h'").await;
-    let token = play.token("over", ", ttl => '1 microsecond'").await;
-    play.show(&format!(
-        "select once.key_complete('s', 'over', {token}, 200)"
-    ))
-    .await;
-    for (key, more, outcome) in [
-        ("done", "", "replayed"),
-        ("done", ", '1'", "mismatched"),
-        ("parked", "", "parked"),
-        ("held", "", "in_progress"),
-        ("held", ", holder => 'h'", "claimed"),
-        ("over", "", "gone"),
-    ] {
-        play.show("begin").await;
-        assert_eq!(play.claim(key, more).await, outcome);
-        let clean = "select pg_current_xact_id_if_assigned() is null,
-                (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid())";
-        assert_eq!(play.show(clean).await, "t|0", "{outcome}");
-        play.show("rollback").await;
-    }
-    play.show("begin read only").await;
-    assert_eq!(play.claim("done", "").await, "replayed");
-    play.ask("select status from once.key_get('s', 'done')")
-        .is("finished")
-        .await;
-    play.ask("select once.scope_get('s') ->> 'lease'")
-        .is("00:01:00")
-        .await;
-    play.show("select once.key_derive('s', 'done', 'pay')")
-        .await;
-    play.ask("select pg_current_xact_id_if_assigned() is null")
-        .is("t")
-        .await;
-    play.ask("select once.key_claim('s', 'free')")
-        .fails("25006")
-        .await;
-    play.show("rollback").await;
 }
 
 #[tokio::test]

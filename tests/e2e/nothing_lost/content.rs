@@ -184,6 +184,10 @@ update batch_job set status = 'running' where id = 1
     ON002
 update batch_item set settled = null where job_id = 6
     ON002
+update batch_job set status = 'queued' where id = 8
+    ON002
+update batch_job set status = 'queued' where id = 2
+    ON002
 select string_agg(id, ' ' order by id) from once.cancel_pending('batch_job')
     4 5 6 7
 select outcome, token from once.action_claim('batch_job', '2', 'run', 'worker', holder => 'w')

@@ -63,26 +63,6 @@ async fn a_claim_and_a_completer_never_both_get_the_key() {
 }
 
 #[tokio::test]
-async fn a_key_whose_completer_rolled_back_is_taken_by_the_next() {
-    let play = Playground::open().await;
-    let completer = play.another().await;
-    abandon(&play, 200).await;
-    completer.show("begin").await;
-    completer
-        .show("select count(*) from once.key_take_abandoned('s', 200)")
-        .await;
-    for _ in 0..3 {
-        play.ask("select count(*) from once.key_take_abandoned('s')")
-            .is("0")
-            .await;
-    }
-    completer.show("rollback").await;
-    play.ask("select count(*) from once.key_take_abandoned('s', 1000)")
-        .is("200")
-        .await;
-}
-
-#[tokio::test]
 async fn the_same_holder_from_many_connections_gets_the_same_keys() {
     let play = Playground::open().await;
     let sessions = sessions(&play, 4).await;

@@ -172,19 +172,6 @@ async fn two_finishes_of_one_row_make_one_move() {
 }
 
 #[tokio::test]
-async fn under_a_cancelled_row_items_may_go_but_not_come() {
-    let (play, job) = flagged(&[1]).await;
-    play.show(&refund(&job)).await;
-    play.show(&confirm(&job, 1)).await;
-    assert_eq!(play.code("delete from batch_item").await, "ON002");
-    play.show(&finish(&job)).await;
-    assert_eq!(code(&insert_item(&play, &job).await), "ON002");
-    let undecided = "update batch_item set settled = null";
-    assert_eq!(play.code(undecided).await, "ON002");
-    play.show("delete from batch_item").await;
-}
-
-#[tokio::test]
 async fn without_a_refund_member_finish_needs_only_the_flag() {
     let play = Playground::open().await;
     play.show(
