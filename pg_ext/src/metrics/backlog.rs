@@ -233,7 +233,7 @@ impl BacklogLook {
         let Some(event) = event::find(topic, lane, id)? else {
             return Ok((None, false));
         };
-        if event.i32(EventCol::Lane) != DELAYED_LANE {
+        if event.i32(EventCol::Lane) != DELAYED_LANE && row.i32(RetryCol::Redriven) == 0 {
             return Ok((Some(event.i64(EventCol::EmittedAt)), true));
         }
         let due_at = row.i64(RetryCol::DueAt);

@@ -85,7 +85,8 @@ pub enum Col {
     Topic = 5,
     Lane,
     Failures,
-    Suspect = 9,
+    Redriven,
+    Suspect,
     OrderKey,
 }
 
