@@ -92,7 +92,11 @@ pub fn key_release(call: &Call) -> Result<Datum> {
 /// `once.key_park`.
 pub fn key_park(call: &Call) -> Result<Datum> {
     let fenced = FencedKey::from_call(call)?;
-    let reason = call.text(3, "reason", TEXT_MAX)?;
+    let reason = call.note(3).unwrap_or_default();
+    if reason.is_empty() {
+        let problem = "must not be null or empty";
+        return Err(Error::bad_argument("reason", problem, "Say what happened: an operator reads it."));
+    }
     fenced.change(
         |row| (row.status() == KeyStatus::Parked).then_some(()),
         |row, _| {

@@ -141,7 +141,10 @@ fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: 
 pub fn key_expire(call: &Call) -> Result<Datum> {
     let key = NamedKey::from_call(call)?;
     let is_expired = key.change(|row, now| match row {
-        Some(row) if row.status() == KeyStatus::Running && now < row.i64(Col::LeaseUntil) => {
+        Some(row)
+            if matches!(row.status(), KeyStatus::Running | KeyStatus::Released)
+                && now < row.i64(Col::LeaseUntil) =>
+        {
             hold::put_lease(row, now)?;
             Ok((KeyChange::Write, true))
         }

@@ -245,7 +245,10 @@ pub fn scope_set(call: &Call) -> Result<Datum> {
         ],
     )?;
     table::tell_all(&[TABLE])?;
-    spi::query_latest(&OFFERED, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
+    let parks = |member: &Member| matches!(member.name, b"on_expiry" | b"max_attempts");
+    if options.members.iter().any(parks) {
+        spi::query_latest(&OFFERED, &[Some(name), Some(Datum::from(clock::now_us()?))])?;
+    }
     all_options(scope)
 }
 

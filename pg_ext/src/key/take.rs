@@ -19,6 +19,8 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
 const MOST_TAKEN: i32 = 10_000;
+/// The most parked keys that one call defers.
+const MOST_DEFERRALS: usize = 10_000;
 /// The shortest and longest deferral of a key that on_expiry or max_attempts parks.
 const LEAST_DEFERRED_US: i64 = 10_000_000;
 const MOST_DEFERRED_US: i64 = 3_600_000_000;
@@ -77,8 +79,9 @@ impl KeyTake<'_> {
         let table = Table::to_write(TABLE)?;
         let keys = &mut lane(self.scope, PENDING, i64::MIN, self.now);
         let mut scan = table.scan(BY_LOOK, keys, &self.snapshot)?;
-        let mut left = self.max;
+        let (mut left, mut deferrals) = (self.max, MOST_DEFERRALS);
         while left > 0
+            && deferrals > 0
             && let Some(slot) = scan.advance()
         {
             let mut row = KeyRow::borrow(slot);
@@ -87,7 +90,10 @@ impl KeyTake<'_> {
                     rows.push(&values(&row)?);
                     left -= 1;
                 }
-                KeyDecision::Parked => self.defer(&table, &mut row)?,
+                KeyDecision::Parked => {
+                    self.defer(&table, &mut row)?;
+                    deferrals -= 1;
+                }
                 _ => {}
             }
         }

@@ -210,7 +210,15 @@ async fn key_expire_ends_the_lease_of_a_dead_holder_and_only_that() {
         .await;
     let take = "select key from once.key_take_abandoned('s')";
     assert_eq!(play.show(take).await, "other");
-    // Finished and released keys have no lease.
+    // A released key becomes due at once.
+    let token = play.token("later", "").await;
+    play.show(&format!("select once.key_release('s', 'later', {token}, 'e', '30 days')")).await;
+    let claim = "select outcome from once.key_claim('s', 'later')";
+    assert_eq!(play.show(claim).await, "in_progress");
+    assert_eq!(play.show("select once.key_expire('s', 'later')").await, "t");
+    assert_eq!(play.show("select once.key_expire('s', 'later')").await, "f");
+    assert_eq!(play.show(take).await, "later");
+    // A finished key has no lease.
     let token = play.token("done", "").await;
     play.show(&format!(
         "select once.key_complete('s', 'done', {token}, 200)"
