@@ -19,9 +19,8 @@ use pgrx::pg_sys::Datum;
 
 /// The most rows of one list.
 const MOST_LEASES: i32 = 10_000;
-/// How many leases of a machine a call may read for each row that it may return. Ended leases stay for a day, and a
-/// call reads and skips them.
-const LEASES_PER_ROW: usize = 100;
+/// How many leases of a machine a call may read. Ended leases stay for a day, and a call reads and skips them.
+const MOST_READ: usize = 1_000_000;
 
 /// status, step_key, requester, holder, claimed_at, lease_left, attempts, last_error, cancelling, next.
 type ActionView = [Option<Datum>; 10];
@@ -74,7 +73,7 @@ fn held(machine: &[u8], max: usize) -> Result<Vec<Lease>> {
     let keys = &mut [ScanKey::text(1, row::text(machine))];
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     let mut found = Vec::new();
-    for _ in 0..max.saturating_mul(LEASES_PER_ROW) {
+    for _ in 0..MOST_READ {
         let Some(slot) = scan.advance().filter(|_| found.len() < max) else {
             break;
         };

@@ -6,6 +6,7 @@ use crate::call::{Call, SCOPE_MAX, from_utf8};
 use crate::error::Result;
 use crate::row;
 use pgrx::pg_sys::Datum;
+use std::collections::BTreeSet;
 
 /// Words that mermaid does not take as a state's name.
 const RESERVED: [&str; 16] = [
@@ -103,7 +104,11 @@ fn arrows(definition: &Definition) -> Vec<Arrow<'_>> {
     }
     for step in &definition.steps {
         let key = &step.step_key;
-        for (requester, to) in &step.successful_state {
+        let requesters = step.successful_state.keys().chain(step.claim_state.keys());
+        for requester in requesters.collect::<BTreeSet<_>>() {
+            let Some(to) = step.success_of(Some(requester)) else {
+                continue;
+            };
             let who = match requester == ANYBODY {
                 true => key.clone(),
                 false => format!("{key} by {requester}"),

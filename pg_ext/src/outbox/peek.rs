@@ -150,7 +150,13 @@ impl Peek<'_> {
         for lane in self.subscriber.lanes() {
             let last = Part::last_in(&batches, self.subscriber.id, lane, &snapshot)?;
             let out = last.as_ref().map(Part::out).unwrap_or_default();
-            let is_out = self.look_in_batches(out, &snapshot)?;
+            let is_out = self.look_in_batches(lane, out, &snapshot)? && !is_unordered(lane);
+            if is_out {
+                let retried = self.found.values_mut();
+                for pending in retried.filter(|p| p.lane == lane && p.state == b"ready") {
+                    (pending.state, pending.due_at) = (b"waiting", INFINITY);
+                }
+            }
             let mut window = Window::behind(self.subscriber, last.as_ref())?;
             let mut left = self.max;
             loop {
@@ -172,8 +178,8 @@ impl Peek<'_> {
         Ok(())
     }
 
-    /// Adds the events that these batches hold. True: the lease of one of the batches is alive.
-    fn look_in_batches(&mut self, tokens: Vec<i64>, snapshot: &Snapshot) -> Result<bool> {
+    /// Adds the events that these batches hold. True: a batch whose lease is alive holds events of this lane.
+    fn look_in_batches(&mut self, lane: i32, tokens: Vec<i64>, snapshot: &Snapshot) -> Result<bool> {
         let mut is_out = false;
         for token in tokens {
             if receipt::is_over(self.subscriber.id, token, snapshot)? {
@@ -183,8 +189,8 @@ impl Peek<'_> {
                 continue;
             };
             let (until, lanes) = (batch.lease_until(), batch.lanes());
-            is_out |= until > self.now;
             let mut held = Ledger::read(&batch)?.held;
+            is_out |= until > self.now && held.iter().any(|id| lanes.get(id) == Some(&lane));
             held.sort_unstable();
             for id in held.into_iter().take(self.max) {
                 let lane = lanes.get(&id).copied().unwrap_or(0);
@@ -197,12 +203,11 @@ impl Peek<'_> {
 
     /// Adds an event of the log that no take has handed out.
     fn of_log(&mut self, event: &Event, lane: i32, is_out: bool) -> Result<()> {
-        let waits = !is_unordered(lane)
-            && (is_out
-                || match event.bytes(Col::OrderKey) {
-                    Some(key) => self.first(lane, key)?.is_some(),
-                    None => false,
-                });
+        let waits = is_out
+            || match event.bytes(Col::OrderKey).filter(|_| !is_unordered(lane)) {
+                Some(key) => self.first(lane, key)?.is_some(),
+                None => false,
+            };
         let (state, due_at): (&[u8], i64) = match waits {
             true => (b"waiting", INFINITY),
             false => (b"ready", event.i64(Col::EmittedAt)),

@@ -196,17 +196,21 @@ async fn a_machine_is_drawn_for_mermaid() {
         .await;
     define(
         &play,
-        r#"{"machine": "odd", "table": "odd", "id": "id", "status": "s", "status_types": ["end", "two words", "é:\"x\""],
-            "transitions": [{"from": ["end"], "to": "two words"}, {"from": ["two words"], "to": "é:\"x\""}]}"#,
+        r#"{"machine": "odd", "table": "odd", "id": "id", "status": "s", "status_types": ["end", "at work", "two words", "é:\"x\""],
+            "transitions": [{"from": ["end"], "to": "two words"}, {"from": ["two words"], "to": "é:\"x\""}],
+            "steps": [{"step_key": "go", "status": "end", "successful_state": "two words",
+                       "claim_state": {"w": ["at work", "end"]}}]}"#,
     )
     .await;
     let drawn = play.show("select once.machine_diagram('odd')").await;
     assert!(drawn.contains("    state \"end\" as s0\n"), "{drawn}");
     assert!(
-        drawn.contains("    state \"é#58;#34;x#34;\" as s2\n"),
+        drawn.contains("    state \"é#58;#34;x#34;\" as s3\n"),
         "{drawn}"
     );
-    assert!(drawn.contains("    s0 --> s1\n    s1 --> s2\n"), "{drawn}");
+    assert!(drawn.contains("    s0 --> s2 : go\n    s2 --> s3\n"), "{drawn}");
+    // Success is for all requesters, the claim for one.
+    assert!(drawn.contains("    s0 --> s1 : claim go by w\n    s1 --> s2 : finish go by w\n"), "{drawn}");
 }
 
 #[tokio::test]

@@ -95,6 +95,34 @@ async fn an_event_behind_a_failed_one_of_its_key_waits_and_one_of_an_expired_lea
 }
 
 #[tokio::test]
+async fn an_event_waits_for_the_batch_that_holds_events_of_its_lane() {
+    let stage = Stage::open("{}").await;
+    stage.emit_keyed("a1", "a").await;
+    stage.emit_keyed("b1", "b").await;
+    let token = stage.take(2).await.token;
+    stage.ack(token, "a1").await;
+    stage.emit_keyed("a2", "a").await;
+    let shown = "b1|leased|1|f|b\na2|ready|1|f|a";
+    assert_eq!(stage.play.show(PEEK).await, shown);
+    let other = stage.expect(10, "a2:1").await;
+    stage.ack(other, "").await;
+    stage.ack(token, "").await;
+    // Now all keys share a lane.
+    stage.play.show("select once.topic_set('t', '{\"lanes\": 1}')").await;
+    stage.emit_keyed("x1", "x").await;
+    let token = stage.take(10).await.token;
+    stage.nack(token, "x1", ", retry_after => '10 s'").await;
+    stage.emit_keyed("y1 y2", "y").await;
+    let token = stage.expect(1, "y1:1").await;
+    stage.clock("10 s").await;
+    let shown = "x1|waiting|2|t|x\ny1|leased|1|f|y\ny2|waiting|1|t|y";
+    assert_eq!(stage.play.show(PEEK).await, shown);
+    stage.ack(token, "").await;
+    let shown = "x1|ready|2|f|x\ny2|ready|1|f|y";
+    assert_eq!(stage.play.show(PEEK).await, shown);
+}
+
+#[tokio::test]
 async fn a_paused_subscriber_takes_nothing_and_what_is_out_may_be_acked() {
     let stage = Stage::open("{}").await;
     emit(&stage, "one", "").await;
