@@ -221,7 +221,7 @@ Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 
 CREATE FUNCTION once.key_park(scope text, key text, token bigint, reason text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_park';
 COMMENT ON FUNCTION once.key_park(text, text, bigint, text) IS
-$$Parks the key when the outcome of a foreign call is unknown (a timeout), and ends the token. Claims answer parked until key_resolve.
+$$Parks the key when the outcome of a foreign call is unknown (a timeout), and ends the token. Claims answer parked until key_resolve. reason: the first 10,000 characters are kept.
 Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_resolve(
@@ -301,7 +301,7 @@ Errors: 22023 bad argument, or more rows than max; 42501 not a member of the sco
 CREATE FUNCTION once.key_expire(scope text, key text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_expire';
 COMMENT ON FUNCTION once.key_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. false: no lease is alive. Waits for a transaction that has the key locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. A released key that is not due becomes due. false: no lease is alive, and the key does not wait for its retry. Waits for a transaction that has the key locked.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.key_forget(scope text, key text)

@@ -18,7 +18,7 @@ CREATE TABLE batch_job (
 
 -- Commit an item's row, with the name of its artifact, before you make the artifact. Then cancel_items lists
 -- every artifact that was made. An artifact is a directory, and each attempt puts a file of its own into it.
--- So two attempts never write the same file.
+-- So no attempt writes or deletes the file of a later attempt.
 CREATE TABLE batch_item (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id   bigint NOT NULL REFERENCES batch_job,

@@ -56,10 +56,6 @@ impl Job for Batch {
     }
 
     async fn work(&mut self, action: &Action, item: &Item) -> Result<(), JobFailure> {
-        // Earlier attempts, dead ones too, may have left files of this item.
-        self.store
-            .delete(&item.artifact)
-            .map_err(JobFailure::release)?;
         tokio::time::sleep(self.takes).await; // the expensive service
         let page = format!("rendered: {}", item.input);
         self.store

@@ -20,10 +20,18 @@ impl Store {
         &self.0
     }
 
-    /// Writes an attempt's file for an item.
+    /// Writes an attempt's file for an item, and deletes the files of earlier attempts, which may be dead. Tokens grow:
+    /// a later attempt's file stays, even if this attempt has lost its lease without knowing.
     pub fn write(&self, artifact: &str, token: i64, content: &str) -> io::Result<()> {
         let directory = self.0.join(artifact);
         fs::create_dir_all(&directory)?;
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            let attempt = entry.file_name().to_string_lossy().parse::<i64>();
+            if attempt.is_ok_and(|attempt| attempt < token) {
+                missing_is_fine(fs::remove_file(entry.path()))?;
+            }
+        }
         fs::write(directory.join(token.to_string()), content)
     }
 

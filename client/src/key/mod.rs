@@ -80,8 +80,9 @@ impl Key {
         value(&only(self.rows(exec, DERIVE, &own).await?)?)
     }
 
-    /// Ends the lease as if its time were over now, for a dead holder; `false` if no lease is alive. The next claim
-    /// resumes the key, or parks it ([`OnExpiry::Park`], `max_attempts`). Until that claim a live holder may write.
+    /// Ends the lease as if its time were over now, for a dead holder; makes a released key due. The next claim resumes
+    /// the key, or parks it ([`OnExpiry::Park`], `max_attempts`). Until that claim a live holder may write. `false`: there
+    /// is no live lease and no wait.
     ///
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.

@@ -2,9 +2,9 @@
 //!
 //! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All of them
 //! have a row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
-//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of an event that
-//! is in once.event_kept alone (delayed, or redriven and its segment truncated) counts from when it is due; in a batch,
-//! from the take; after a failure, from its first failure. Dead events are counted separately (dead.rs).
+//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a
+//! delayed or redriven event counts from when it is due; in a batch, from the take; after a failure, from its first
+//! failure. Dead events are counted separately (dead.rs).
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -274,7 +274,7 @@ impl BacklogLook {
             "outbox_lag_seconds",
             &labels,
             self.lag_us(backlog).unwrap_or(0) as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed event, or a redriven one whose segment of the log was truncated, counts from when it is due; in a batch, from the take; after a failure, from its first failure. A dead event does not count.",
+            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due; in a batch, from the take; after a failure, from its first failure. A dead event does not count.",
         )?;
         sheet.put(
             "outbox_depth",

@@ -80,7 +80,7 @@ pub fn shard_set(call: &Call) -> Result<Datum> {
             Kind::InUse,
             format!("this database is shard {} of {} already", present.shard, present.shards),
         )
-        .hint("Once set, shard, shards, by and separator never change; once.shard_get() shows them. Other shards are other databases.")),
+        .hint("shard, shards, by and separator never change once they are set: once.shard_get() shows them. Other shards are other databases.")),
         None => Err(Error::retry_transaction("the shard")),
     }
 }

@@ -87,7 +87,7 @@ async fn fed() -> Fed {
     fed_with("copy_data", publisher, play, subscriber, copy).await
 }
 
-/// The subscriber is a physical copy of the publisher, as pg_createsubscriber makes one.
+/// The subscriber is a physical copy of the publisher, with the same system identifier.
 async fn fed_physical_copy() -> Fed {
     let (publisher, play) = logical().await;
     play.show(content::JOBS).await;
