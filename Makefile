@@ -18,7 +18,7 @@ help: ## lists the targets
 setup: ## installs missing tools: Rust, cargo-pgrx, PostgreSQL servers (all of it under target/ where that is possible)
 	@bash $(SCRIPTS)/setup.sh $(PG_VERSIONS)
 
-demo: ## orders, jobs, receipts, fundings and growth under fire, naive and with pg_once: tables, and target/demo/report.html
+demo: ## orders, jobs, receipts, fundings, growth under kills, naive and with pg_once: tables, target/demo/report.html
 	@bash $(SCRIPTS)/program.sh demo $(ARGS)
 
 test: ## lints and all tests, on one server version (PG_VERSIONS=18); 10 to 14 minutes

@@ -198,8 +198,8 @@ impl Cancel {
         rows.iter().map(CleanupItem::of_row).collect()
     }
 
-    /// Confirms that all artifacts that [`Cancel::items`] listed after the refund of this pass are deleted. `false`: a
-    /// later refund has marked more items; list the items again.
+    /// Records that the caller has deleted all artifacts that [`Cancel::items`] listed after the refund of this pass.
+    /// `false`: a later refund has marked more items; list the items again.
     ///
     /// # Errors
     /// `ON002` as [`Cancel::refund`]; `22023` for a pass that no refund returned.

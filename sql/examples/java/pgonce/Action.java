@@ -4,11 +4,10 @@ import java.sql.Connection;
 import java.util.List;
 
 /**
- * One row's work that can die half-way, under a lease.
+ * Work on one row, under a lease, by a worker that may die half-way.
  *
- * <p>Claim and commit; then the work; then finish, first in the transaction of the work's writes. Whatever fails:
- * release. A holder that dies is the janitor's: the row goes back to where it was. LeaseLost: delete what you made
- * outside.
+ * <p>Claim and commit; do the work; finish, as the first call of the transaction of the work's writes. After a failure:
+ * release. If the holder dies, the janitor reverts the row. LeaseLost: delete what you made outside the database.
  */
 public record Action(String machine, String id, long token, double seconds) {
     private static final String CLAIM = """
@@ -22,8 +21,8 @@ public record Action(String machine, String id, long token, double seconds) {
     private static final String RELEASE = "SELECT status, version FROM once.action_release(?, ?::text, ?, ?)";
 
     /**
-     * outcome: claimed, in_progress, cancelling, refused, not_found, unclaimed. action: where it is claimed. status,
-     * version: of the row, null where nothing is told. retryAfter: seconds.
+     * outcome: claimed, in_progress, cancelling, refused, not_found, unclaimed. action: null if not claimed. status,
+     * version: of the row, null if the claim did not read it. retryAfter: seconds.
      */
     public record Claimed(String outcome, Action action, String status, Long version, double retryAfter) {}
 
@@ -39,7 +38,7 @@ public record Action(String machine, String id, long token, double seconds) {
         return claim(connection, machine, id, step, requester, null, null, null);
     }
 
-    /** What is null is not given. A claim that is repeated names its holder: a random UUID for each attempt. */
+    /** null: the server's default. A claim that may be repeated needs a holder: a random UUID for each attempt. */
     public static Claimed claim(Connection connection, String machine, String id, String step, String requester,
             Double lease, String holder, Long version) {
         return Database.rows(connection, CLAIM, row -> {
@@ -50,7 +49,7 @@ public record Action(String machine, String id, long token, double seconds) {
         }, machine, id, step, requester, lease, holder, version).get(0);
     }
 
-    /** The lease counts from now; seconds: its length, instead of the step's. */
+    /** Extends the lease from now; seconds: its length, or null for the step's. */
     public Extended extend(Connection connection, Double seconds) {
         return ask(connection, EXTEND, row -> new Extended(row.getDouble(1), row.getBoolean(2)), seconds);
     }
@@ -61,7 +60,7 @@ public record Action(String machine, String id, long token, double seconds) {
                 row -> new Finished(row.getString(1), row.getString(2), row.getObject(3, Long.class)), patch);
     }
 
-    /** Back to where the row was. */
+    /** Puts the row into the revert status of its claim state. */
     public Released release(Connection connection, String error) {
         return ask(connection, RELEASE, row -> new Released(row.getString(1), row.getObject(2, Long.class)), error);
     }

@@ -18,9 +18,8 @@ import org.postgresql.ds.PGSimpleDataSource;
 /**
  * Calls that are repeated until they are answered, transactions that are run again, and heartbeats.
  *
- * <p>Any DataSource with autocommit connections will do; in production it is a pool. Through PgBouncer in
- * transaction mode prepareThreshold=0 is needed: a prepared statement would stay behind on another
- * server connection.
+ * <p>source: any DataSource with autocommit connections; in production a pool. PgBouncer in transaction mode needs
+ * prepareThreshold=0: a statement that one server connection has prepared is missing on the next.
  */
 public record Database(DataSource source) {
     static final System.Logger LOG = System.getLogger("pgonce");
@@ -35,13 +34,13 @@ public record Database(DataSource source) {
         T of(ResultSet row) throws SQLException;
     }
 
-    /** Extends a lease until it is closed. */
+    /** Extends a lease until close. */
     public interface Heartbeat extends AutoCloseable {
         @Override
         void close();
     }
 
-    /** A database by a libpq URL: postgresql://user@host:port/database. For parameters pass a DataSource of your own. */
+    /** The database of a libpq URL, postgresql://user@host:port/database. For parameters pass your own DataSource. */
     public static Database at(String url) {
         URI uri = URI.create(url);
         if (uri.getUserInfo() == null || uri.getQuery() != null) {
@@ -60,7 +59,7 @@ public record Database(DataSource source) {
         return new Database(source);
     }
 
-    /** The rows of a statement. json comes as the text that is stored, byte for byte: ResultSet.getString. */
+    /** Runs a statement, returns its rows. ResultSet.getString gives json as the stored text, byte for byte. */
     public static <T> List<T> rows(Connection connection, String sql, Row<T> row, Object... values) {
         try (PreparedStatement statement = connection.prepareStatement(sql)) {
             for (int i = 0; i < values.length; i++) {
@@ -78,8 +77,8 @@ public record Database(DataSource source) {
     }
 
     /**
-     * Runs one call of pg_once, on another connection where the first failed. Only for what converges when it
-     * is repeated: every claim, and every call that presents a token.
+     * Runs one call of pg_once, again after Conflict and Unavailable. Only for calls that may be repeated: reads,
+     * claims with a holder, and calls that present a token.
      */
     public <T> T call(Work<T> work) {
         return call(8, work);
@@ -90,9 +89,9 @@ public record Database(DataSource source) {
     }
 
     /**
-     * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure. A lost
-     * connection is passed on: the COMMIT may have been carried out. Lease.phase and Lease.lastPhase repeat their
-     * transaction then, too, since their token tells a repeat; otherwise Key.run finds out by a new claim.
+     * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure. After a lost
+     * connection it throws Unavailable, since the COMMIT may have been carried out. Lease.phase and Lease.lastPhase
+     * repeat the transaction then, too: a token shows a repeat. Otherwise Key.run claims again.
      */
     public <T> T transaction(Work<T> work) {
         return transaction(5, work);
@@ -102,7 +101,7 @@ public record Database(DataSource source) {
         return again(tries, e -> e instanceof OnceException.Conflict, inTransaction(work));
     }
 
-    /** The same for a transaction whose token tells a repeat: also after a lost connection. */
+    /** Like transaction, and again after a lost connection, too: a token in the transaction shows a repeat. */
     <T> T repeatedTransaction(Work<T> work) {
         return again(5, Database::isTransient, inTransaction(work));
     }
@@ -118,14 +117,14 @@ public record Database(DataSource source) {
                 try {
                     connection.rollback();
                 } catch (SQLException gone) {
-                    error.addSuppressed(gone); // a connection that is gone has rolled back
+                    error.addSuppressed(gone); // after a lost connection the server rolls back
                 }
                 throw error;
             }
         };
     }
 
-    /** Extends a lease whenever a third of its seconds is over, in a thread, until closed, lost or finished. */
+    /** Starts a thread that extends a lease every seconds / 3, until close, or until the lease is lost or finished. */
     public Heartbeat heartbeat(double seconds, Work<?> extend) {
         CountDownLatch over = new CountDownLatch(1);
         Thread thread = new Thread(() -> beat((long) (seconds * 1000 / 3), extend, over), "heartbeat");
@@ -149,7 +148,7 @@ public record Database(DataSource source) {
                 } catch (OnceException.AlreadyDone e) {
                     return;
                 } catch (OnceException.LeaseLost e) {
-                    // The next write with the token says so too, and undoes its transaction.
+                    // The next write with the token throws LeaseLost, too, and its transaction rolls back.
                     LOG.log(Level.WARNING, "the lease is lost: {0}", e.getMessage());
                     return;
                 } catch (OnceException e) {
@@ -180,7 +179,7 @@ public record Database(DataSource source) {
         }
     }
 
-    /** Exponential backoff with full jitter, in ms: those who failed together do not come back together. */
+    /** Exponential backoff with full jitter, in ms: calls that failed together are not retried together. */
     static long waitBefore(int attempt) {
         return ThreadLocalRandom.current().nextLong(Math.min(2000, 50L << Math.min(attempt, 16)));
     }

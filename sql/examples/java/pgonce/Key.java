@@ -11,12 +11,12 @@ import java.util.regex.Pattern;
 /**
  * One logical request, one execution: claim, phases, answer.
  *
- * <p>{@link #run} does it all. What it is given, the work, goes on from lease.recoveryPoint(), whoever got
- * there, and stores the answer itself, by lease.complete or lease.abort in the transaction of its last writes.
- * Invariant: wherever a process dies, the next claim of the key goes on rightly.
+ * <p>{@link #run} does it all. Its argument {@code work} continues from lease.recoveryPoint(), whichever attempt
+ * reached that, and stores the answer itself, by lease.complete or lease.abort in the transaction of its last writes.
+ * Invariant: wherever a process dies, the next claim of the key continues correctly.
  */
 public record Key(Database database, String scope, String key) {
-    private static final int ROUNDS = 3; // how often the work may run in one run when the database fails under it
+    private static final int ROUNDS = 3; // the most calls of the work in one run, if the database fails meanwhile
     private static final String CLAIM = """
             SELECT outcome, token, attempt, recovery_point, state, response_code, response_body, response_headers,
                    ARRAY(SELECT unnest(ARRAY[h.key, h.value]) FROM json_each_text(response_headers) h) AS header_list,
@@ -30,7 +30,7 @@ public record Key(Database database, String scope, String key) {
         Answer run(Lease lease);
     }
 
-    /** The work failed, and another attempt may go through: the key is released. */
+    /** The work failed, and another attempt may succeed: the key is released. */
     public static class Retry extends RuntimeException {
         private final double after;
 
@@ -40,26 +40,26 @@ public record Key(Database database, String scope, String key) {
         }
     }
 
-    /** Nobody knows whether the work was done, and asking again could do it twice: the key is parked. */
+    /** Nobody knows whether the call acted, and a retry could act twice: the key is parked. */
     public static class Unknown extends RuntimeException {
         public Unknown(String reason) { super(reason); }
     }
 
     /**
-     * What the server answers to a claim. lease: where it is claimed or resumed; answer: of a replay, with headers as
-     * the JSON text that is stored; retryAfter: seconds.
+     * The server's answer to a claim. lease: null unless claimed or resumed; answer: null unless replayed; headers: of
+     * that answer, as the stored JSON text; retryAfter: seconds.
      */
     public record Claimed(String outcome, int attempt, Lease lease, Answer answer, String headers, double retryAfter) {}
 
-    /** A claim for HTTP: exactly one of the two is there. */
+    /** A claim for HTTP: a lease or an answer; the other is null. */
     public record Claim(Lease lease, Answer answer) {}
 
-    /** What was read of a request's headers: exactly one of the two is there. */
+    /** The result of ofHeader: a key or an answer; the other is null. */
     public record OfHeader(String key, Answer answer) {}
 
     /**
-     * Answers a request: does the work, replays its answer, or says why neither. request: the JSON text as it
-     * came; another one under the same key is 422.
+     * Answers a request: does the work, replays the stored answer, or says why not. request: the JSON text as it
+     * came; another request under the same key is 422.
      */
     public Answer run(String request, Phases work) {
         for (int round = 1; round <= ROUNDS; round++) {
@@ -76,9 +76,9 @@ public record Key(Database database, String scope, String key) {
             } catch (OnceException.LeaseLost e) {
                 return inProgress();
             } catch (OnceException.Conflict | OnceException.Unavailable | OnceException.AlreadyDone e) {
-                // What the work sent last may have been committed. Once the key is given back, an old
-                // transaction that still runs cannot commit a write with this token, so the next claim
-                // tells what is so. (Claiming with the same holder would not end the token.)
+                // The work's last transaction may have been committed. Once the key is released, an old transaction
+                // that still runs cannot commit a write with this token. So the next claim finds the final state.
+                // (Claiming with the same holder would not end the token.)
                 giveBack(lease, e.getMessage(), null);
                 Database.pause(Database.waitBefore(round));
             } catch (RuntimeException | Error e) {
@@ -89,7 +89,7 @@ public record Key(Database database, String scope, String key) {
         return Answer.problem(503, "the request could not be finished", 1);
     }
 
-    /** One claim for HTTP. A lost answer costs nothing: the same holder gets its own lease back. */
+    /** A claim for HTTP. If the server's answer is lost, the same holder gets its own lease back. */
     public Claim claim(String request) {
         String holder = UUID.randomUUID().toString();
         Claimed claimed = database.call(connection -> claimOnce(connection, request, holder, null, null));
@@ -110,7 +110,7 @@ public record Key(Database database, String scope, String key) {
     }
 
     /**
-     * One claim, as the server answers it. A claim that is repeated names its holder: a random UUID for each attempt.
+     * One claim as the server answers it. A claim that may be repeated needs a holder: a random UUID for each attempt.
      * lease, ttl: seconds, or null for the scope's.
      */
     public Claimed claimOnce(Connection connection, String request, String holder, Double lease, Double ttl) {
@@ -129,7 +129,7 @@ public record Key(Database database, String scope, String key) {
 
     /**
      * The key of a user's Idempotency-Key header: {@code <user>/<what the client sent>}, or the 401 or 400 to answer.
-     * user: who is authenticated, never a value of the request's body. {@code /} in the name is written %2F and %
+     * user: the authenticated user, never a value of the request's body. {@code /} in the name is written %2F and %
      * is written %25, so that nobody reaches the keys of another. header: quoted (as the IETF draft has it) or bare.
      */
     public static OfHeader ofHeader(String user, String header) {
@@ -166,7 +166,7 @@ public record Key(Database database, String scope, String key) {
         try {
             database.call(connection -> lease.release(connection, error, after));
         } catch (OnceException.LeaseLost | OnceException.AlreadyDone e) {
-            // Nothing to give back; the next claim tells.
+            // Nothing to release: the next claim shows the key's state.
         } catch (OnceException.Conflict | OnceException.Unavailable e) {
             Database.LOG.log(Level.WARNING, "the key is left to its lease: {0}", error);
         }

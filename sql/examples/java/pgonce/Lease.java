@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The right to work on a key. Each method that takes a connection is one call, in its transaction if any.
+ * The right to work on a key. Each method that takes a connection is one call, in the connection's transaction if any.
  * state and results are JSON text.
  */
 public record Lease(String scope, String key, long token, int attempt, String recoveryPoint, String state, double seconds) {
@@ -33,18 +33,18 @@ public record Lease(String scope, String key, long token, int attempt, String re
     private static final String EXTEND = "SELECT once.key_extend(?, ?, ?, make_interval(secs => ?))";
 
     /**
-     * A foreign call. attempted: beginnings by earlier attempts whose end nobody recorded; age: seconds since
-     * the first beginning.
+     * A foreign call. attempted: earlier attempts that began the step and recorded no end; age: seconds since the
+     * step first began.
      */
     public record Step(boolean done, String result, int attempted, String derivedKey, double age) {}
 
-    /** The end of a foreign call. result: the first one's; recorded: whether that is this one. */
+    /** The end of a foreign call. recorded: whether this record is the first; result: of the first. */
     public record StepEnd(boolean recorded, String result) {}
 
     /**
-     * One transaction: the recovery point moves, and writes makes the phase's own. Repeated until it is answered.
-     * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; Key.run continues after it.
-     * Only the same point with the same state is a repeat. So make ids that the state holds before the phase.
+     * One transaction: moves the recovery point and calls writes. Repeated until its COMMIT is answered.
+     * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; then Key.run continues.
+     * Only the same point with the same state is a repeat. So make the ids of the state before you call phase.
      */
     public void phase(Database database, String point, String state, Database.Work<?> writes) {
         database.repeatedTransaction(connection -> {
@@ -53,12 +53,12 @@ public record Lease(String scope, String key, long token, int attempt, String re
         });
     }
 
-    /** The same for the last writes: one of them is complete or abort, whose AlreadyDone undoes the others. */
+    /** Like phase, for the last writes: one of them is complete or abort, whose AlreadyDone undoes the others. */
     public <T> T lastPhase(Database database, Database.Work<T> writes) {
         return database.repeatedTransaction(writes);
     }
 
-    /** Records that a foreign call begins. Commit it before the call. onAbort: the event that undoes it, or null. */
+    /** Records that a foreign call begins; commit before the call. onAbort: the event that undoes the call, or null. */
     public Step step(Connection connection, String name, String onAbort) {
         List<Step> step = rows(connection, STEP, row -> new Step(row.getBoolean("done"), row.getString("result"),
                 row.getInt("attempted"), row.getString("derived_key"), row.getDouble("age")),
@@ -72,7 +72,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return stepDone(connection, name, result, null, null);
     }
 
-    /** The same with events that are emitted at the key's end: {"topic": ..., "payload": ..., "order_key": ...}. */
+    /** Also registers events for complete or abort: {"topic": ..., "payload": ..., "order_key": ...}, or null. */
     public StepEnd stepDone(Connection connection, String name, String result, String onComplete, String onAbort) {
         List<StepEnd> done = rows(connection, STEP_DONE, row -> new StepEnd(row.getBoolean("recorded"), row.getString("result")),
                 scope, key, token, name, result, onComplete, onAbort);
@@ -92,12 +92,12 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return complete(connection, status, body, null);
     }
 
-    /** The same with headers: JSON text, an object of texts. */
+    /** Stores the answer with headers: JSON text, an object whose values are texts. */
     public Answer complete(Connection connection, int status, String body, String headers) {
         return finish(connection, COMPLETE, status, body, headers);
     }
 
-    /** Stores the answer of a failure that no retry mends; emits the steps' on_abort events. */
+    /** Stores the answer of a final failure; emits the steps' on_abort events. */
     public Answer abort(Connection connection, int status, String body) {
         return abort(connection, status, body, null);
     }
@@ -112,7 +112,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return new Answer(status, body, sent);
     }
 
-    /** The column header_list: names and values in turn. */
+    /** Reads the column header_list, in which names and values alternate. */
     static Map<String, String> headersOf(ResultSet row) throws SQLException {
         String[] list = (String[]) row.getArray("header_list").getArray();
         Map<String, String> headers = new LinkedHashMap<>();
@@ -120,7 +120,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return headers;
     }
 
-    /** Gives the key back for a retry. after: seconds, or null for at once. */
+    /** Gives the key back for a retry. after: the least seconds until then, or null. */
     public Void release(Connection connection, String error, Double after) {
         return ask(connection, RELEASE, scope, key, token, storable(error), storableWait(after));
     }
@@ -133,7 +133,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return extend(connection, null);
     }
 
-    /** The lease counts from now; seconds: its length, instead of the scope's. */
+    /** Extends the lease from now; seconds: its length, or null for the scope's. */
     public Void extend(Connection connection, Double seconds) {
         return ask(connection, EXTEND, scope, key, token, seconds);
     }
@@ -143,13 +143,13 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return null;
     }
 
-    /** A wait in seconds as the server takes it: longer than nothing, and no longer than a hundred years. */
+    /** A wait in seconds that the server accepts: longer than 0, at most a hundred years. */
     static Double storableWait(Double seconds) {
         if (seconds == null) return null;
         return seconds > 1e-6 ? Math.min(seconds, 100.0 * 365 * 86400) : 1e-6;
     }
 
-    /** As the server takes it: not empty, not endless, no NUL. */
+    /** A text that the server accepts: not empty, at most 1000 characters, no NUL. */
     static String storable(String text) {
         String kept = String.valueOf(text).replace("\0", "");
         if (kept.isEmpty()) return "no reason given";

@@ -6,7 +6,7 @@ import org.postgresql.util.PSQLException;
 import org.postgresql.util.ServerErrorMessage;
 
 /**
- * What can go wrong, one class for each thing that a caller does about it; the driver's error is the cause.
+ * An error of the database or its connection, a class for each reaction of a caller; the driver's error is the cause.
  *
  * <p>An expected outcome (somebody else holds the key, the answer is a replay) is no error. Errors are told
  * apart by SQLSTATE, never by their text.
@@ -44,7 +44,7 @@ public class OnceException extends RuntimeException {
         TeardownIncomplete(SQLException cause) { super(cause); }
     }
 
-    /** ON006: an earlier transaction has done it: roll back and continue after it (Key.run claims again). */
+    /** ON006: an earlier transaction has made this call: roll back, continue after the call (Key.run claims again). */
     public static class AlreadyDone extends OnceException {
         AlreadyDone(SQLException cause) { super(cause); }
     }
@@ -54,7 +54,7 @@ public class OnceException extends RuntimeException {
         WrongShard(SQLException cause) { super(cause); }
     }
 
-    /** 22...: the program passed something wrong. */
+    /** 22...: the program passed a wrong argument. */
     public static class InvalidArgument extends OnceException {
         InvalidArgument(SQLException cause) { super(cause); }
     }
@@ -64,7 +64,7 @@ public class OnceException extends RuntimeException {
         Conflict(SQLException cause) { super(cause); }
     }
 
-    /** The database is away. What was sent last may have been carried out, a COMMIT too. */
+    /** The database is unreachable. The last statement may have been carried out, also a COMMIT. */
     public static class Unavailable extends OnceException {
         Unavailable(SQLException cause) { super(cause); }
     }
@@ -95,12 +95,12 @@ public class OnceException extends RuntimeException {
         return ((SQLException) getCause()).getSQLState();
     }
 
-    /** Whether no wait helps, so that workers end: something is missing, not allowed, or a wrong argument. */
+    /** Whether workers end, since waiting cannot help, as after a missing object or right, or a wrong argument. */
     public boolean isLasting() {
         return sqlState() == null ? getClass() == OnceException.class : sqlState().matches("(22|3F|42)...");
     }
 
-    /** The server's next step, or null. */
+    /** The server's HINT, or null. */
     public String hint() {
         return hint;
     }

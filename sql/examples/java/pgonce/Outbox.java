@@ -10,11 +10,11 @@ import java.util.concurrent.TimeUnit;
 import pgonce.Subscriber.Event;
 
 /**
- * Events that leave the database: emitted beside the writes ({@link Topic}), delivered by this worker. lease: seconds,
- * how soon another worker goes on after this one died.
+ * A worker that delivers events, which {@link Topic} emits in the transaction of the writes. lease: seconds after which
+ * another worker continues if this one died.
  *
- * <p>At least once on the wire; once for a receiver that dedupes by the delivery key. Invariant: an event is acked only
- * after the delivery has ended well, and whatever dies, what is not acked comes again, with the same delivery key.
+ * <p>Delivered at least once; handled once by a receiver that dedupes by the delivery key. Invariant: an event is acked
+ * only after its delivery has succeeded. An event without an ack is due again, with the same key, until it is dead.
  */
 public record Outbox(Database database, Subscriber subscriber, double lease) {
     private static final int BATCH = 10;
@@ -25,8 +25,8 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
     }
 
     /**
-     * It is tried again, after the subscriber's backoff or, where after is not null, after that number of seconds.
-     * kind: a word by which failures are counted; "never": it is dead at once.
+     * The event is tried again, after afterSeconds or, if that is null, after the subscriber's backoff.
+     * kind: a word to count failures by; "never": the event is dead at once.
      */
     public static class NotDelivered extends Exception {
         private final String kind;
@@ -41,9 +41,8 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
     }
 
     /**
-     * Takes batches and delivers their events one after another, until stop; then it finishes the event at hand
-     * and gives the rest of the batch back. Run several processes for more. It outlives every error of the database but
-     * those that are lasting.
+     * Takes batches and delivers their events one after another; several processes may run. Once stop is 0, finishes
+     * the present event and gives the rest of the batch back. Of the database's errors, it throws only lasting ones.
      */
     public void work(Delivery delivery, CountDownLatch stop) throws InterruptedException {
         int failures = 0;
@@ -63,7 +62,7 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
                 Database.LOG.log(Level.WARNING, "somebody else has the rest of the batch: {0}", e.getMessage());
             } catch (OnceException e) {
                 if (e.isLasting()) throw e;
-                // What was taken and not acked comes again when its lease has run out.
+                // Events that were taken and not acked are due again when their lease has expired.
                 failures++;
                 Database.LOG.log(Level.WARNING, "the worker waits for the database: {0}", e.getMessage());
                 stop.await(Database.waitBefore(failures), TimeUnit.MILLISECONDS);
@@ -110,7 +109,7 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
         return database.call(1, connection -> subscriber.take(connection, BATCH, lease));
     }
 
-    /** An ack or a nack changes nothing twice, so it is repeated until it is answered: at last that it is done. */
+    /** An ack or nack may be repeated until it is answered. ON006: an earlier try was carried out. */
     private <T> void retried(Database.Work<T> call) {
         try {
             database.call(call);

@@ -5,11 +5,11 @@ import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 
-/** Which database of many holds a routing value, such as a tenant's name. */
+/** Computes which database of many holds a routing value, such as a tenant's name. */
 public final class Shard {
     private Shard() {}
 
-    /** As once.shard_of: the first 6 bytes of SHA-256 of the text, modulo the number of shards, which never changes. */
+    /** Like once.shard_of: the first 6 bytes of the text's SHA-256, modulo shards (a number that must never change). */
     public static int of(String routing, int shards) {
         try {
             byte[] digest = MessageDigest.getInstance("SHA-256").digest(routing.getBytes(StandardCharsets.UTF_8));

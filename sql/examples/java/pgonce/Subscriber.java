@@ -5,7 +5,7 @@ import static pgonce.Database.rows;
 import java.sql.Connection;
 import java.util.List;
 
-/** Who gets a topic's events. Each method is one call; {@link Outbox} is the loop over them. lease, after: seconds. */
+/** A subscriber of a topic. Each method is one call; {@link Outbox} calls them in a loop. lease, after: seconds. */
 public record Subscriber(String topic, String name) {
     private static final String TAKE = """
             SELECT token, event_id, attempt, delivery_key, order_key, payload, headers
@@ -19,22 +19,22 @@ public record Subscriber(String topic, String name) {
             SELECT event_id, attempts, kind, error, order_key, payload, headers FROM once.outbox_dead(?, ?, ?)""";
     private static final String REDRIVE = "SELECT once.outbox_redrive(?, ?, ?, ?::bigint[])";
 
-    /** payload and headers are JSON text, byte for byte what was emitted; token is the batch's. */
+    /** payload and headers: JSON text, byte for byte as emitted; token: of the batch. */
     public record Event(long token, long id, int attempt, String deliveryKey, String orderKey, String payload, String headers) {}
 
-    /** What became of an event that was not delivered. */
+    /** The state of an event after a nack. */
     public record Nacked(long id, int attempt, boolean dead) {}
 
     public record Dead(long id, int attempts, String kind, String error, String orderKey, String payload, String headers) {}
 
-    /** Not repeated: a take whose answer was lost waits for its lease, and a second one takes other events. */
+    /** Not to be repeated: if the answer is lost, its events wait for the lease, and a repeat takes other events. */
     public List<Event> take(Connection connection, int max, Double lease) {
         return rows(connection, TAKE, row -> new Event(row.getLong("token"), row.getLong("event_id"), row.getInt("attempt"),
                 row.getString("delivery_key"), row.getString("order_key"), row.getString("payload"), row.getString("headers")),
                 topic, name, max, lease);
     }
 
-    /** Without ids: all that the batch still holds. Returns how many were acked. */
+    /** Without ids: all events that are left in the batch. Returns how many were acked. */
     public int ack(Connection connection, long token, Long... ids) {
         return rows(connection, ACK, row -> row.getInt(1), topic, name, token, given(ids)).get(0);
     }
@@ -50,14 +50,14 @@ public record Subscriber(String topic, String name) {
         return null;
     }
 
-    /** For operators: what will not be tried again. */
+    /** The dead letters, for operators. */
     public List<Dead> dead(Connection connection, int max) {
         return rows(connection, DEAD, row -> new Dead(row.getLong("event_id"), row.getInt("attempts"), row.getString("kind"),
                 row.getString("error"), row.getString("order_key"), row.getString("payload"), row.getString("headers")),
                 topic, name, max);
     }
 
-    /** For operators: the dead ones named, or without ids the oldest, are tried again. Returns how many. */
+    /** For operators: makes dead letters due again, of ids or of all, the longest dead first. Returns how many. */
     public int redrive(Connection connection, int max, Long... ids) {
         return rows(connection, REDRIVE, row -> row.getInt(1), topic, name, max, given(ids)).get(0);
     }

@@ -2,14 +2,14 @@ package pgonce;
 
 import java.sql.Connection;
 
-/** Where events are emitted, in the transaction of the writes that they tell of. */
+/** A topic; call emit in the transaction of the writes that the event reports. */
 public record Topic(String name) {
     private static final String EMIT = """
             SELECT event_id, emitted
               FROM once.outbox_emit(?, ?::json, order_key => ?, dedupe_key => ?, headers => ?::json,
                                     delay => make_interval(secs => ?))""";
 
-    /** emitted: false where this dedupeKey came within the topic's dedupe_for; id is the first one's. */
+    /** emitted: false if id is an earlier event with this dedupeKey, within the topic's dedupe_for. */
     public record Emitted(long id, boolean emitted) {}
 
     /** payload: JSON text; orderKey may be null. */
@@ -17,7 +17,7 @@ public record Topic(String name) {
         return emit(connection, payload, orderKey, null, null, null);
     }
 
-    /** What is null is not given. headers: JSON text, an object; delay: seconds. */
+    /** null: the server's default. headers: JSON text, an object; delay: seconds. */
     public Emitted emit(Connection connection, String payload, String orderKey, String dedupeKey, String headers, Double delay) {
         return Database.rows(connection, EMIT, row -> new Emitted(row.getLong("event_id"), row.getBoolean("emitted")),
                 name, payload, orderKey, dedupeKey, headers, delay).get(0);

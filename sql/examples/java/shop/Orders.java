@@ -30,7 +30,7 @@ import pgonce.OnceException;
 import pgonce.Topic;
 
 /**
- * An HTTP service that takes each POST /orders once, whatever dies.
+ * An HTTP service that handles each POST /orders once, whichever process or connection dies.
  *
  * <pre>
  * PG_ONCE_URL=postgresql://shop@127.0.0.1/shop BANK_URL=http://127.0.0.1:9000 java ... shop.Orders [port]
@@ -41,13 +41,13 @@ import pgonce.Topic;
  *   charged   mark it paid, emit the event, store the answer: one transaction
  * </pre>
  *
- * <p>The JDK reads no JSON, and need not: PostgreSQL does, and texts go through as they came.
+ * <p>The JDK has no JSON parser: PostgreSQL parses the orders. The bank's answers are stored as they came.
  */
 public final class Orders {
     private static final System.Logger LOG = System.getLogger("shop");
-    // Who is authenticated. The proxy in front of this service sets it, whatever a client sends under that name.
+    // The header with the authenticated user. The proxy in front of this service must set it, and drop a client's own.
     private static final String USER = "X-Forwarded-User";
-    // Absent members are null; what is no order is 22...
+    // Absent members are null. A body that is no JSON object, or has a member of another type, raises 22...
     private static final String READ_ORDER = """
             SELECT customer, item, amount_cents
               FROM json_to_record(?::json) AS o(customer text, item text, amount_cents bigint)""";
@@ -61,7 +61,7 @@ public final class Orders {
 
     private record Order(String customer, String item, long amountCents) {}
 
-    /** What one phase leaves for the next. */
+    /** The key's state, by which a phase passes ids to the next. */
     private record State(String orderId, String chargeId) {
         String json() {
             String charge = chargeId == null ? "" : ", \"charge_id\": \"" + chargeId + "\"";
@@ -69,7 +69,7 @@ public final class Orders {
         }
     }
 
-    /** The bank says no: it did not charge and will not. */
+    /** The bank refused: it did not charge and will not. */
     private static final class Refused extends RuntimeException {
         Refused(int status) { super("the bank says " + status); }
     }
@@ -77,10 +77,10 @@ public final class Orders {
     private final Database database = Database.at(System.getenv("PG_ONCE_URL"));
     private final HttpClient http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
     private final URI bank = URI.create(System.getenv("BANK_URL") + "/charges");
-    // How long the bank remembers a key, in seconds. After that, asking again could charge twice.
+    // How long the bank remembers a key, in seconds. After that, a retry could charge twice.
     private final double bankRemembers = Double.parseDouble(System.getenv().getOrDefault("BANK_REMEMBERS", "86400"));
 
-    /** Goes on from the recovery point, whoever got there. */
+    /** Continues from the recovery point, whichever attempt reached that. */
     private Answer make(Lease lease, Order order) {
         String point = lease.recoveryPoint();
         State state = lease.state() == null ? null : database.call(connection -> readState(connection, lease.state()));
@@ -123,7 +123,7 @@ public final class Orders {
         return charged;
     }
 
-    /** The bank's answer as it came. No answer is never taken for a refusal. */
+    /** Returns the bank's answer as it came. A missing answer is never taken for a refusal. */
     private String askBank(String derivedKey, String orderId, long amountCents) {
         String body = "{\"reference\": \"" + orderId + "\", \"amount_cents\": " + amountCents + "}";
         HttpRequest request = HttpRequest.newBuilder(bank).timeout(Duration.ofSeconds(10))
@@ -186,7 +186,7 @@ public final class Orders {
             Order order = database.call(connection -> readOrder(connection, body));
             if (order == null) return Answer.problem(400, "the body is not an order");
             return new Key(database, "orders.create", key).run(body, lease -> make(lease, order));
-        } catch (OnceException.InvalidArgument e) { // no JSON, or such as jsonb cannot hold (\u0000)
+        } catch (OnceException.InvalidArgument e) { // such as bad JSON, or a text with \u0000
             return Answer.problem(400, "the body is not an order");
         } catch (OnceException.Unavailable e) {
             return Answer.problem(503, "the database is away", 1);
@@ -217,7 +217,7 @@ public final class Orders {
         server.createContext("/orders", orders::serve);
         server.start();
         System.out.println("listening on " + server.getAddress().getPort());
-        // SIGTERM: the requests at hand are finished. (The JVM's exit code is 143 all the same.)
+        // SIGTERM: finishes the running requests. (The JVM's exit code is 143 nevertheless.)
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             requests.shutdown();
             try {

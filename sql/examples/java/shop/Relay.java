@@ -23,7 +23,7 @@ import pgonce.Subscriber.Event;
  * PG_ONCE_URL=postgresql://shop@127.0.0.1/shop WEBHOOK_URL=http://127.0.0.1:9000/webhook java ... shop.Relay orders webhooks
  * </pre>
  *
- * <p>SIGTERM: the event at hand is finished, the rest of the batch is given back without an attempt counted.
+ * <p>SIGTERM: finishes the present event, and gives the rest of the batch back with no attempt counted.
  */
 public final class Relay {
     private static final HttpClient HTTP = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
@@ -51,7 +51,7 @@ public final class Relay {
         Outbox outbox = new Outbox(Database.at(System.getenv("PG_ONCE_URL")), new Subscriber(args[0], args[1]), lease);
         CountDownLatch stop = new CountDownLatch(1);
         Thread worker = Thread.currentThread();
-        // The JVM ends when the hook does, whatever the worker is at (its exit code is 143 all the same).
+        // The JVM ends when the hook returns, so the hook waits for the worker. (The exit code is 143 nevertheless.)
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             stop.countDown();
             System.out.println("stopping");

@@ -8,13 +8,13 @@ def undo(contract, what):
 
 
 def fund(db, post, contract, cents):
-    """The answer, whoever did the work, and in whatever attempt."""
+    """Returns the answer, whichever attempt did the work."""
     return run(db, "contracts.fund", contract, {"cents": cents}, lambda lease: work(db, post, lease, cents))
 
 
 def work(db, post, lease, cents):
     def foreign(step, path, body):
-        """It goes out once for each attempt that does not find it done, always with the same key."""
+        """Each attempt that does not find the step done sends the call, always with the same key."""
         return lease.foreign(db, step, lambda key: post(path, key, body), on_abort=undo(lease.key, step))
 
     try:

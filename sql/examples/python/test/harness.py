@@ -1,7 +1,7 @@
-"""What the tests share: the programs as processes, a client, and a superuser's view of the database.
+"""Shared by the tests: the programs as processes, an HTTP client, and a superuser's connections.
 
 PG_ONCE_URL        the database as the role of the services
-PG_ONCE_ADMIN_URL  the same as a superuser, for looking and for breaking things
+PG_ONCE_ADMIN_URL  the same as a superuser, for checks and for faults
 PG_ONCE_POOLER_URL PG_ONCE_URL through PgBouncer in transaction mode; without it those tests are skipped
 """
 
@@ -40,7 +40,7 @@ def block(page: str, language: str, nth: int = 0) -> str:
 
 
 def create_tables(name: str) -> None:
-    """What the examples work on, unless it is there: `examples`, a machine of sql/examples, or `workflow`."""
+    """Creates the tables of `examples`, of a machine of sql/examples, or of `workflow`, unless they exist."""
     first = {"examples": "ride", "workflow": "funding"}.get(name, name)
     with admin() as conn, conn.transaction():
         if conn.execute("SELECT to_regclass(%s)", (first,)).fetchone() != (None,):
@@ -57,7 +57,7 @@ def create_tables(name: str) -> None:
 
 
 def until(what: str, look: Callable[[], Any], seconds: float = 30) -> Any:
-    """What look gives, once it is true."""
+    """Waits until look() returns a true value; returns that value."""
     end = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
@@ -66,7 +66,7 @@ def until(what: str, look: Callable[[], Any], seconds: float = 30) -> Any:
 
 
 class Program:
-    """One of our programs in a process of its own, killed at the end of the with block."""
+    """One of the example programs in a process of its own, killed at the end of the with block."""
 
     def __init__(self, name: str, *arguments: str, **environment: str) -> None:
         command = [str(HERE.parent / name), *arguments]
@@ -84,7 +84,7 @@ class Program:
         self.process.stdout.close()
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """The next line that the program prints."""
         return self.process.stdout.readline().strip()
 
     @property
@@ -113,12 +113,12 @@ def new_key() -> str:
 
 
 def stored(key: str, user: str = "ada") -> str:
-    """The key of a user's header, as it is in the database."""
+    """The stored key of a key that a user sends."""
     return f"{user}/{key}"
 
 
 def post(program: Program, key: str | None, body: str, user: str | None = "ada") -> Reply:
-    """What a client sends, as it comes from the proxy that has authenticated the user."""
+    """Sends an order with the headers of the authenticating proxy; user None: without the user's header."""
     conn = http.client.HTTPConnection("127.0.0.1", program.port, timeout=60)
     headers = {"Content-Type": "application/json", "Idempotency-Key": key, "X-Forwarded-User": user}
     headers = {name: value for name, value in headers.items() if value is not None}
@@ -130,7 +130,7 @@ def post(program: Program, key: str | None, body: str, user: str | None = "ada")
 
 
 def post_until_answered(program: Program, key: str, body: str) -> Reply:
-    """A client that comes back while that can help."""
+    """Sends an order until its answer has no Retry-After."""
 
     def answer() -> Reply | None:
         reply = post(program, key, body)
@@ -140,7 +140,7 @@ def post_until_answered(program: Program, key: str, body: str) -> Reply:
 
 
 def wait_for_lock(role: str = "shop") -> int:
-    """The process id of a backend of the services that waits for a lock."""
+    """Waits until a backend of the services waits for a lock; returns its process id."""
     look = """SELECT pid FROM pg_stat_activity
                WHERE usename = %s AND wait_event_type = 'Lock' AND datname = current_database()"""
 

@@ -28,10 +28,10 @@ class Outside(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.requests: list[Seen] = []
-        self.effects: dict[str, Seen] = {}  # by key: what was done once
+        self.effects: dict[str, Seen] = {}  # by key: the request that was acted on
         self.lose = 0  # how many of the next answers get lost
         self.say: list[tuple[str, int, dict[str, str]]] = []  # answers to requests with this text, without acting
-        self.hold_after: float = float("inf")  # the answers to later requests than this are held back
+        self.hold_after: float = float("inf")  # answers to requests after this many are held back
         self.change = threading.Condition()
         self.open = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -46,13 +46,13 @@ class Outside(ThreadingHTTPServer):
             return [seen for seen in self.requests if text in seen.body]
 
     def done(self, text: str) -> list[Seen]:
-        """What was done, of what has this text."""
+        """The requests that were acted on whose body has this text."""
         with self.change:
             return [seen for seen in self.effects.values() if text in seen.body]
 
     @contextmanager
     def holding(self, after: int = 0) -> Iterator[None]:
-        """After `after` more requests no answer goes out before the block ends; what later ones ask is done."""
+        """Until the block ends, holds back all answers but the next `after`. Held requests are carried out at once."""
         self.open.clear()
         self.hold_after = len(self.requests) + after
         try:

@@ -26,9 +26,9 @@ class Proxy:
         user = server.netloc.rpartition("@")[0]
         netloc = f"{user}@127.0.0.1:{self.listener.getsockname()[1]}"
         self.url = server._replace(netloc=netloc, query="sslmode=disable").geturl()
-        self.statements: list[bytes] = []  # without the heartbeats, which come when they like
-        self.refusals: list[str] = []  # what the server answered, of ON001 to ON007
-        self.struck = threading.Event()  # whether the cut has come
+        self.statements: list[bytes] = []  # without heartbeats, which come at any time
+        self.refusals: list[str] = []  # each ON001 to ON007 among the server's errors
+        self.struck = threading.Event()  # set once `cut` has taken effect
         self.next_cut: Cut | None = None
         self.lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -42,7 +42,7 @@ class Proxy:
     def cut(self, text: str = "", nth: int = 1, arrives: bool = True, hold: bool = False) -> None:
         """Cuts the connection at the nth statement from now that has this text.
 
-        arrives: the server does it, and the answer is lost. hold: the client is not told, and waits.
+        arrives: the server executes it, and the answer is lost. hold: stays connected, so the client waits.
         """
         with self.lock:
             self.struck.clear()
@@ -111,5 +111,5 @@ class Proxy:
 
 def _hang_up(*sockets: socket.socket) -> None:
     for one in sockets:
-        with suppress(OSError):  # already
+        with suppress(OSError):  # closed already
             one.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Each event once at a receiver that dedupes, whatever dies; and dead letters where a person sees them."""
+"""Each event takes effect once at a receiver that dedupes, whichever process dies; dead letters can be listed."""
 
 import email.utils
 import itertools
@@ -36,7 +36,7 @@ class Relay(unittest.TestCase):
             until(f"event {n}", lambda: self.outside.done(f"<{n}>"))
 
     def left(self) -> int:
-        """How many events a take would still find when all leases are over, in a transaction that is rolled back."""
+        """How many events a take finds after the end of all leases, in a transaction that is rolled back."""
         with admin() as conn, conn.transaction(force_rollback=True):
             conn.execute("SELECT set_config('once.fake_now', (clock_timestamp() + '1 h')::text, true)")
             return len(conn.execute("SELECT * FROM once.outbox_take(%s, 'webhooks', 100)", (self.topic,)).fetchall())
@@ -72,12 +72,12 @@ class Relay(unittest.TestCase):
         numbers = range(1, 8)
         self.emit(*numbers)
         with self.outside.holding(after=3), self.worker(lease=1) as doomed:
-            self.outside.wait_for(4, "<")  # the fourth is acted on, and not answered
+            self.outside.wait_for(4, "<")  # the receiver acts on the fourth, and does not answer
             doomed.process.kill()
             self.assertEqual(doomed.ended(), -signal.SIGKILL)
         with self.worker(lease=1):
             self.wait_until_done(*numbers)
-            self.outside.wait_for(len(numbers) + 1, "<")  # the one that was not acked, again
+            self.outside.wait_for(len(numbers) + 1, "<")  # the fourth comes twice: it was not acked
         self.assertEqual(len(self.outside.effects), len(numbers))
 
     def test_a_lost_answer_is_delivered_again_with_the_same_key(self) -> None:
@@ -166,7 +166,7 @@ class Relay(unittest.TestCase):
             with self.outside.holding():
                 self.emit(1)
                 self.outside.wait_for(1, "<1>")
-                time.sleep(4)  # of a lease of 1 s, with an idle worker beside it
+                time.sleep(4)  # the lease is 1 s, and a second worker is idle
             for worker in (one, other):
                 worker.process.terminate()
                 self.assertEqual(worker.ended(), 0)

@@ -1,6 +1,6 @@
 package shop.test;
 
-/** All tests, one after another; the exit code tells. */
+/** Runs all tests, one after another; the exit code is 1 if any failed. */
 public final class AllTests {
     private AllTests() {}
 

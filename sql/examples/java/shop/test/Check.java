@@ -8,11 +8,11 @@ import java.util.concurrent.Callable;
 import pgonce.Database;
 
 /**
- * What the tests share: checks, and a superuser's view of the database.
+ * Shared by the tests: checks, and a superuser's connections.
  *
- * <p>PG_ONCE_URL: the database as the role of the services; PG_ONCE_ADMIN_URL: the same as a superuser, for
- * looking and for breaking things; PG_ONCE_POOLER_URL: PG_ONCE_URL through PgBouncer in transaction mode, and
- * without it those tests are skipped.
+ * <p>PG_ONCE_URL: the database as the role of the services; PG_ONCE_ADMIN_URL: the same as a superuser, for checks
+ * and for faults; PG_ONCE_POOLER_URL: PG_ONCE_URL through PgBouncer in transaction mode (without it, no test of
+ * PgBouncer runs).
  */
 final class Check {
     interface Body {
@@ -40,7 +40,7 @@ final class Check {
         }
     }
 
-    /** Whether all was well. */
+    /** Prints the counts; returns whether no test failed. */
     static boolean summary() {
         System.out.printf("%d tests, %d failed%n", count, failures);
         return failures == 0;
@@ -64,7 +64,7 @@ final class Check {
         throw new AssertionError("nothing was raised, expected " + type);
     }
 
-    /** What look gives, once it is neither null nor false. */
+    /** Waits until look returns neither null nor false; returns that value. */
     static <T> T until(String what, Callable<T> look) throws Exception {
         for (long end = System.nanoTime() + 30_000_000_000L; ; Thread.sleep(20)) {
             T found = look.call();
@@ -90,7 +90,7 @@ final class Check {
         return UUID.randomUUID().toString();
     }
 
-    /** The key of ada's header, as it is in the database. */
+    /** The stored key of a key that ada sends. */
     static String stored(String key) {
         return "ada/" + key;
     }

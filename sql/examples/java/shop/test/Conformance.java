@@ -14,7 +14,7 @@ import pgonce.Subscriber.Event;
 import pgonce.Topic;
 import shop.test.ConformanceTest.Said;
 
-/** What the calls of the table of cases are in this package. */
+/** The calls of the cases (conformance.json), by name, as methods of the package pgonce. */
 final class Conformance {
     /** of: the lease, action or batch that the call is made with. */
     interface Method {

@@ -26,7 +26,7 @@ import pgonce.Shard;
 
 /**
  * The cases that every language's client has to pass: sql/examples/conformance.json, which says how to read them.
- * PG_ONCE_CASES names that file where the tests do not run at the top of the clone. The server takes the JSON apart.
+ * PG_ONCE_CASES names that file if the tests do not run at the top of the clone. The server parses the JSON.
  */
 final class ConformanceTest {
     private static final String CALLS = """
@@ -41,10 +41,10 @@ final class ConformanceTest {
               FROM json_array_elements(?::json -> 'shard_of') v""";
     private static final Pattern PLACEHOLDER = Pattern.compile("\\$(\\w+)(?:\\.(\\w+))?");
 
-    /** A call of the table; gives is an array of rows, or null. */
+    /** A call of a case; gives: a JSON array of rows, or null. */
     private record Call(String test, String by, String call, String of, String with, String as, String gives, String raises) {}
 
-    /** What a call answered: what later calls need of it, and its rows. */
+    /** A call's answer: the lease, action or batch for later calls (or null), and the rows. */
     record Said(Object handle, List<Map<String, Object>> rows) {}
 
     private static final Map<String, Connection> SESSIONS = new HashMap<>();
@@ -160,7 +160,7 @@ final class ConformanceTest {
         connection.setAutoCommit(true);
     }
 
-    /** {@code $id} and {@code $name.field} in a text. */
+    /** Replaces {@code $id} and {@code $name.field} in a text. */
     private String filled(String text) {
         return text == null ? null : PLACEHOLDER.matcher(text).replaceAll(this::put);
     }
@@ -190,7 +190,7 @@ final class ConformanceTest {
         return pairs;
     }
 
-    /** A statement that may give rows. */
+    /** Runs a text of statements; returns the rows of the first, if any. */
     private static Said sql(Connection connection, String text) {
         try (Statement statement = connection.createStatement()) {
             List<Map<String, Object>> found = new ArrayList<>();
@@ -210,7 +210,7 @@ final class ConformanceTest {
         }
     }
 
-    /** The fields of a record and of those inside it, named as the server names them. */
+    /** The fields of a record and of the records inside it, named in snake_case. */
     static Map<String, Object> fields(Record record) {
         Map<String, Object> fields = new HashMap<>();
         Map<String, Object> own = new HashMap<>();

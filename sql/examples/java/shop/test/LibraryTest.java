@@ -20,7 +20,7 @@ import pgonce.Key;
 import pgonce.Lease;
 import pgonce.OnceException;
 
-/** The copyable part by itself: errors by SQLSTATE, transactions, bytes. */
+/** The library (pgonce) by itself: errors by SQLSTATE, transactions, bytes. */
 final class LibraryTest {
     private static final Database DATABASE = Database.at(Check.URL);
 
@@ -62,7 +62,7 @@ final class LibraryTest {
         raises(OnceException.AlreadyDone.class, () -> DATABASE.call(connection -> finished.complete(connection, 200, "{}")));
         raises(OnceException.AlreadyDone.class, () -> DATABASE.call(connection -> finished.complete(connection, 200, "[]")));
         Lease released = new Key(DATABASE, "test", newKey()).claim("{}").lease();
-        DATABASE.call(connection -> released.release(connection, "an error", 0.0)); // the server takes no wait of 0
+        DATABASE.call(connection -> released.release(connection, "an error", 0.0)); // sent as 1e-6: 0 is refused
         raises(OnceException.LeaseLost.class, () -> DATABASE.transaction(connection -> released.advance(connection, "paid", null)));
         raises(OnceException.InvalidArgument.class, () -> new Key(DATABASE, "test", newKey()).claim("no json"));
     }
@@ -70,7 +70,7 @@ final class LibraryTest {
     private static void away() {
         Database nobody = Database.at("postgresql://shop@127.0.0.1:1/shop");
         raises(OnceException.Unavailable.class, () -> nobody.call(2, connection -> rows(connection, "SELECT 1", row -> null)));
-        // A pool's, when it has no connection left.
+        // The error of a pool that has no connection left.
         equal(OnceException.of(new SQLTransientConnectionException("no")).getClass(), OnceException.Unavailable.class);
         raises(IllegalArgumentException.class, () -> Database.at(Check.URL + "?sslmode=verify-full"));
     }
@@ -81,7 +81,7 @@ final class LibraryTest {
         int[] runs = {0};
         DATABASE.transaction(connection -> {
             connection.createStatement().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ");
-            rows(connection, "SELECT 1 FROM orders", row -> null); // the snapshot
+            rows(connection, "SELECT 1 FROM orders", row -> null); // takes the snapshot
             if (runs[0]++ == 0) scalar("UPDATE orders SET item = 'milk' WHERE idempotency_key = ? RETURNING 1", key);
             String update = "UPDATE orders SET amount_cents = amount_cents + 1 WHERE idempotency_key = ? RETURNING 1";
             return rows(connection, update, row -> null, key);
@@ -90,7 +90,7 @@ final class LibraryTest {
         equal(scalar("SELECT amount_cents FROM orders WHERE idempotency_key = ?", key), "2");
     }
 
-    /** Another uuid each time, so that no constraint of the table finds the second row out. */
+    /** Each run of the phase inserts another uuid, so that no constraint of the table would refuse a second row. */
     private static void lostCommit(String end) throws Exception {
         String key = newKey();
         Lease lease = new Key(DATABASE, "test", key).claim("{}").lease();
@@ -153,7 +153,7 @@ final class LibraryTest {
         for (String[] pair : pairs) keys.add(Key.ofHeader(pair[0], pair[1]).key());
         equal(keys.size(), pairs.length);
         for (String nobody : new String[] {null, "", " "}) equal(Key.ofHeader(nobody, "k").answer().status(), 401);
-        // 1 to 255 characters, the user's name included.
+        // A key has 1 to 255 characters, with the user's name.
         equal(Key.ofHeader("ada", "k".repeat(251)).key(), "ada/" + "k".repeat(251));
         equal(Key.ofHeader("ada", "k".repeat(252)).answer().status(), 400);
     }

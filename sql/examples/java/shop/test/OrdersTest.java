@@ -32,9 +32,9 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import shop.Orders;
 
-/** One order and one charge, whatever dies or gets lost. */
+/** One order and one charge, whichever process dies, whichever statement or answer is lost. */
 final class OrdersTest {
-    /** From reading the order to the last COMMIT. A BEGIN does not count: the driver sends it with the next statement. */
+    /** The number of an order's statements. A BEGIN does not count: the driver sends it with the next statement. */
     private static final int STATEMENTS = 12;
     private static final String ORDER = order("tea", 700);
     private static final HttpClient HTTP = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
@@ -178,7 +178,7 @@ final class OrdersTest {
         equal(keys.size(), STATEMENTS);
         for (String key : keys) {
             Reply reply = postUntilAnswered(a, key, ORDER);
-            // Only where the last COMMIT was carried out there was an answer to replay.
+            // An answer to replay exists only if the last COMMIT was carried out.
             boolean replayed = arrives && key.equals(keys.get(STATEMENTS - 1));
             equal(reply, new Reply(201, null, replayed, reply.body));
             equal(post(b, key, ORDER).body, reply.body);
@@ -186,7 +186,7 @@ final class OrdersTest {
         }
     }
 
-    /** Sends an order to a process that is killed at its nth statement; false: there is no nth. */
+    /** Sends an order to a process that is killed at its nth statement. False: it had fewer. */
     private boolean killedAt(int nth, boolean arrives, String key) throws Exception {
         try (Proxy proxy = new Proxy(Check.URL); Program doomed = service(outside, "PG_ONCE_URL", proxy.url())) {
             proxy.cut("", nth, arrives, true);
@@ -216,10 +216,10 @@ final class OrdersTest {
             String key = newKey();
             proxy.cut("COMMIT", nth, true, false);
             equal(post(program, key, ORDER).status, 201);
-            // It was sent twice with one token, and refused the second time; then another claim went on.
-            // (After the end, a release or a late heartbeat gets ON006, too.)
+            // The call was sent twice with one token. The second got ON006; then the key was claimed again.
+            // (A finished key refuses a release and a late heartbeat with ON006, too.)
             equal(Set.copyOf(proxy.refusals()), Set.of("ON006"));
-            equal(proxy.count(call + "("), nth == 1 ? 3L : 2L); // the third one is the next phase's
+            equal(proxy.count(call + "("), nth == 1 ? 3L : 2L); // the third moves to `charged`
             equal(proxy.count("key_claim("), 2L);
             assertDoneOnce(key);
         }
@@ -230,7 +230,7 @@ final class OrdersTest {
         Future<Reply> first = outside.holding(0, () -> {
             Future<Reply> reply = postUntilBankAsked(a, key);
             int asked = outside.requests().size();
-            for (int n = 0; n < 25; n++) { // 2.5 s of a lease of 1 s
+            for (int n = 0; n < 25; n++) { // for 2.5 s, with a lease of 1 s
                 equal(post(b, key, ORDER).status, 409);
                 Thread.sleep(100);
             }
@@ -267,7 +267,7 @@ final class OrdersTest {
         equal(other.status, 422);
         String orderId = scalar("SELECT order_id FROM orders WHERE idempotency_key = ?", stored(key));
         isTrue("nothing of the stored answer", !other.body.contains(orderId));
-        // Spaces and the order of members are no difference.
+        // Spaces and the order of members do not matter.
         equal(post(b, key, "{\"amount_cents\":700,\n \"item\":\"tea\",\"customer\":\"ada\"}").status, 201);
     }
 
@@ -336,7 +336,7 @@ final class OrdersTest {
         equal(post(a, key, ORDER).status, 409);
         List<String> parked = select("SELECT status, attempt FROM once.key_get('orders.create', ?)", stored(key)).get(0);
         equal(parked.get(0), "parked");
-        // A person asked the bank: it may be asked again.
+        // A person found out that the bank still knows the key, so a retry is safe.
         select("SELECT once.key_resolve('orders.create', ?, ?::int, 'retry')", stored(key), parked.get(1));
         equal(post(a, key, ORDER).status, 201);
         assertDoneOnce(key);
@@ -373,7 +373,7 @@ final class OrdersTest {
         assertStoredOnce(stored(key));
     }
 
-    /** One order, one charge, one event. */
+    /** Asserts one order, one charge and one event for the key. */
     private void assertStoredOnce(String stored) {
         List<List<String>> orders = select("SELECT order_id, status FROM orders WHERE idempotency_key = ?", stored);
         equal(orders.stream().map(row -> row.get(1)).toList(), List.of("paid"));
@@ -410,7 +410,7 @@ final class OrdersTest {
         return post(program, "ada", key, body);
     }
 
-    /** What a client sends, as it comes from the proxy that has authenticated the user. */
+    /** Sends an order with the headers of the authenticating proxy; user null: without the user's header. */
     private static Reply post(Program program, String user, String key, String body) throws IOException, InterruptedException {
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + program.port() + "/orders"))
                 .POST(BodyPublishers.ofString(body));
@@ -421,7 +421,7 @@ final class OrdersTest {
                 response.headers().firstValue("Idempotent-Replayed").isPresent(), response.body());
     }
 
-    /** A client that retries as long as the reply has Retry-After. */
+    /** Sends an order until its answer has no Retry-After. */
     private static Reply postUntilAnswered(Program program, String key, String body) throws Exception {
         return until("an answer", () -> {
             Reply reply = post(program, key, body);

@@ -30,10 +30,10 @@ final class Outside implements AutoCloseable {
     private static final Pattern AMOUNT = Pattern.compile("\"amount_cents\": (\\d+)");
     private final HttpServer server;
     private final List<Seen> requests = new ArrayList<>();
-    private final Map<String, Seen> effects = new LinkedHashMap<>(); // by key: what was done once
+    private final Map<String, Seen> effects = new LinkedHashMap<>(); // by key: the request that was acted on
     private final List<Saying> sayings = new ArrayList<>();
     private int lose; // how many of the next answers get lost
-    private int holdAfter = Integer.MAX_VALUE; // the answers to later requests than this are held back
+    private int holdAfter = Integer.MAX_VALUE; // answers to requests after this many are held back
     private CountDownLatch opened = new CountDownLatch(0);
 
     Outside(int port) throws IOException {
@@ -80,7 +80,7 @@ final class Outside implements AutoCloseable {
         sayings.addAll(List.of(answers));
     }
 
-    /** After `after` more requests no answer goes out before work ends; what later ones ask is done all the same. */
+    /** Runs work; until its end, holds back all answers but the next `after`. Held requests are carried out at once. */
     <T> T holding(int after, Callable<T> work) throws Exception {
         CountDownLatch open = new CountDownLatch(1);
         synchronized (this) {

@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
-/** One of our programs in a process of its own, killed when closed. */
+/** One of the example programs in a process of its own, killed by close. */
 final class Program implements AutoCloseable {
     static final int KILLED = 128 + 9;
     static final int TERMINATED = 128 + 15; // the JVM's exit code after its shutdown hooks
@@ -32,7 +32,7 @@ final class Program implements AutoCloseable {
         return Integer.parseInt(firstLine.substring(firstLine.lastIndexOf(' ') + 1));
     }
 
-    /** The next line that it prints. */
+    /** The next line that the program prints. */
     String line() throws IOException {
         return output.readLine();
     }
@@ -45,7 +45,7 @@ final class Program implements AutoCloseable {
         process.toHandle().destroy(); // process.destroy() would close its output, too
     }
 
-    /** Its exit code. */
+    /** Waits until the program has ended; returns the exit code. */
     int ended() throws InterruptedException {
         Check.isTrue("the program ends within 30 s", process.waitFor(30, TimeUnit.SECONDS));
         return process.exitValue();

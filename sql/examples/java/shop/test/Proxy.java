@@ -16,17 +16,17 @@ import java.util.regex.Pattern;
 /** A network that fails: a TCP proxy between a program and PostgreSQL. */
 final class Proxy implements AutoCloseable {
     private static final Pattern REFUSAL = Pattern.compile("C(ON00\\d)\0");
-    private static final Pattern READY = Pattern.compile("Z\0\0\0\5[ITE]\\z"); // the end of an answer
-    // Query or Parse; but not what the driver itself sets on each new connection
+    private static final Pattern READY = Pattern.compile("Z\0\0\0\5[ITE]\\z"); // ReadyForQuery: the end of an answer
+    // Query or Parse, without the SET statements of the driver for each new connection
     private static final Pattern STATEMENT = Pattern.compile("[QP].{4}\0?+(?!SET ).*", Pattern.DOTALL);
     private final URI server;
     private final ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
-    private final List<String> statements = new ArrayList<>(); // without the heartbeats, which come when they like
-    private final List<String> refusals = new ArrayList<>(); // what the server answered, of ON001 to ON007
-    private boolean struck; // whether the cut has come
+    private final List<String> statements = new ArrayList<>(); // without heartbeats, which come at any time
+    private final List<String> refusals = new ArrayList<>(); // each ON001 to ON007 among the server's errors
+    private boolean struck; // whether `cut` has taken effect
     private Cut next;
 
-    /** What happens to the connection of the nth statement that has this text. */
+    /** The arguments of `cut`; nth counts down with each statement that has this text. */
     private record Cut(String text, int nth, boolean arrives, boolean hold) {}
 
     Proxy(String url) throws IOException {
@@ -46,8 +46,8 @@ final class Proxy implements AutoCloseable {
     }
 
     /**
-     * Cuts the connection at the nth statement from now that has this text. arrives: the server does it, and the
-     * answer is lost. hold: the client is not told, and waits.
+     * Cuts the connection at the nth statement from now that has this text. arrives: the server executes it, and the
+     * answer is lost. hold: stays connected, so the client waits.
      */
     synchronized void cut(String text, int nth, boolean arrives, boolean hold) {
         struck = false;
@@ -85,7 +85,7 @@ final class Proxy implements AutoCloseable {
         byte[] bytes = new byte[65536];
         for (int read; (read = client.getInputStream().read(bytes)) > 0; ) {
             if (read == 8 && bytes[0] == 0) {
-                client.getOutputStream().write('N'); // SSLRequest: not here
+                client.getOutputStream().write('N'); // the answer to SSLRequest: no SSL
             } else if (began(text(bytes, read), cut)) {
                 if (!cut[0].hold) return;
             } else {
@@ -94,7 +94,7 @@ final class Proxy implements AutoCloseable {
         }
     }
 
-    /** Whether the client is left waiting. */
+    /** Returns whether the client's connection stays open, so that the client waits. */
     private boolean carryAnswers(InputStream from, OutputStream to, Cut[] cut) throws IOException {
         byte[] bytes = new byte[65536];
         for (int read; (read = from.read(bytes)) > 0; ) {
@@ -112,7 +112,7 @@ final class Proxy implements AutoCloseable {
         return false;
     }
 
-    /** Whether the request is lost; notes the cut where it begins. */
+    /** Whether to drop the request. Sets cut[0] at the statement of `cut`. */
     private synchronized boolean began(String request, Cut[] cut) {
         if (cut[0] == null) cut[0] = cutOf(request);
         if (cut[0] == null || cut[0].arrives) return false;
@@ -142,7 +142,7 @@ final class Proxy implements AutoCloseable {
             try {
                 carrying.run();
             } catch (IOException closed) {
-                return; // one of the two sides has hung up
+                return; // a socket was closed
             }
         });
         thread.setDaemon(true);

@@ -21,7 +21,7 @@ import shop.Relay;
 import shop.test.Outside.Saying;
 import shop.test.Outside.Seen;
 
-/** Each event once at a receiver that dedupes, whatever dies; and dead letters where a person sees them. */
+/** Each event takes effect once at a receiver that dedupes, whichever process dies; dead letters can be listed. */
 final class RelayTest implements AutoCloseable {
     private final Outside outside = new Outside(0);
     private String topic = "test " + newKey();
@@ -97,7 +97,7 @@ final class RelayTest implements AutoCloseable {
         emit(null, numbers);
         outside.holding(3, () -> {
             try (Program doomed = worker(1)) {
-                untilAsked(4); // the fourth is acted on, and not answered
+                untilAsked(4); // the receiver acts on the fourth, and does not answer
                 doomed.kill();
                 equal(doomed.ended(), Program.KILLED);
             }
@@ -105,7 +105,7 @@ final class RelayTest implements AutoCloseable {
         });
         try (Program worker = worker(1)) {
             untilDone(numbers);
-            untilAsked(numbers.length + 1); // the one that was not acked, again
+            untilAsked(numbers.length + 1); // the fourth comes twice: it was not acked
         }
         equal(outside.effects(), numbers.length);
     }
@@ -136,7 +136,7 @@ final class RelayTest implements AutoCloseable {
         equal(left(), "0");
     }
 
-    /** Lets a worker deliver events 1 and 2 and loses the answer to the first such call, of so many in the end. */
+    /** A worker delivers events 1 and 2. The answer to its first `call` is lost; it sends `calls` of them in all. */
     private void losing(String call, long calls) throws Exception {
         try (Proxy proxy = new Proxy(Check.URL)) {
             proxy.cut(call, 1, true, false);
@@ -169,7 +169,7 @@ final class RelayTest implements AutoCloseable {
         equal(select("SELECT event_id FROM once.outbox_dead(?, 'webhooks')", topic), List.of());
     }
 
-    /** How many events a take would still find when all leases are over, in a transaction that is rolled back. */
+    /** How many events a take finds after the end of all leases, in a transaction that is rolled back. */
     private String left() {
         return Check.ADMIN.call(connection -> {
             connection.setAutoCommit(false);
@@ -235,7 +235,7 @@ final class RelayTest implements AutoCloseable {
             outside.holding(0, () -> {
                 emit(null, 1);
                 untilAsked(1);
-                Thread.sleep(4000); // of a lease of 1 s, with an idle worker beside it
+                Thread.sleep(4000); // the lease is 1 s, and a second worker is idle
                 return null;
             });
             for (Program worker : List.of(one, other)) {
@@ -276,7 +276,7 @@ final class RelayTest implements AutoCloseable {
         return "{\"n\":  \"<" + n + ">\", \"x\": 1.0}";
     }
 
-    /** The id of the last one. */
+    /** Emits an event for each number; returns the last one's id. */
     private String emit(String orderKey, int... numbers) {
         String event = null;
         for (int n : numbers) {

@@ -1,4 +1,4 @@
-"""Many primaries, one home for each row: which database a key belongs to."""
+"""Sharding: computes which of several databases a key belongs to."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def shard_of(routing: str, shards: int) -> int:
-    """As once.shard_of: the first 6 bytes of SHA-256(routing in UTF-8), big-endian, modulo shards."""
+    """Like once.shard_of: the first 6 bytes of SHA-256(routing in UTF-8), big-endian, modulo shards."""
     if not 1 <= shards <= 65536:
         raise ValueError("shards must be from 1 to 65536")
     return int.from_bytes(hashlib.sha256(routing.encode()).digest()[:6], "big") % shards
@@ -22,7 +22,7 @@ def routing_of(key: str, separator: str = "/") -> str:
 
 @dataclass(frozen=True)
 class Shards(Generic[T]):
-    """A pool for each shard, in their order. Their number never changes; WrongShard says that a pool is misplaced."""
+    """The pools of the shards 0, 1, ... Their number must never change. WrongShard: a pool is in the wrong place."""
 
     pools: Sequence[T]
     separator: str = "/"
