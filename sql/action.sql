@@ -1,18 +1,17 @@
 -- action: work on one row, under a lease, by a worker that may die half-way.
 --
--- An action's life in the order of its calls:
+-- The calls of an action; it ends with one of the last three:
 --   action_claim     moves the row from its step's status to claim_into and hands out a token (one row in
 --                    once.action_lease, state h);
---   action_extend    a heartbeat that also reports a cancellation; called in the transaction of each item;
+--   action_extend    a heartbeat that also reports a cancellation; a job calls it in each item's transaction;
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
 --   sweep (task action_release): claim_into -> revert_to, once the lease has expired, as after a crash (state s).
--- An ended lease stays for 24 hours, or until the next claim, so that a repeated call gets the same answer.
--- The lease stores the row's next statuses, so the user's table needs no column for them.
+-- An ended lease stays for 24 hours, or until the next claim: a repeated release gets the same answer, a repeated
+-- finish ON006. The lease stores the row's next statuses, so the user's table needs no column for them.
 
--- Finish and release change no indexed column, so they are HOT updates. The action_* functions set look_at at most to
--- the end of the lease, action_expire to now; only the sweep sets a later time. `id` is the first 16 bytes of
--- SHA-256(machine, 0x00, row_id), in UTF-8.
+-- Finish and release change no indexed column, so they are HOT updates. A claim or a heartbeat sets look_at at most to
+-- the end of the lease, action_expire and action_adopt to now; only the sweep sets a later time.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -38,14 +37,14 @@ CREATE TABLE once.action_lease (
     CONSTRAINT action_lease_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90);
 CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
-COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed or adopted. Reached through the action_* functions only.';
-COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microseconds since 2000 at the claim, or the previous token plus one.';
-COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease: from then on a sweep may revert the row, or another claim may take it. Finish, release and sweep do not change it.';
+COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed or adopted. Only functions of the extension read and write it.';
+COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microseconds since 2000 at the claim, or the previous token plus one if that is larger.';
+COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease: from then on a sweep may revert the row, or another claim may take it. Finish, release and sweep keep this time.';
 COMMENT ON COLUMN once.action_lease.look_at IS 'From this time on the sweep action_release looks at the lease.';
 COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; the lease is kept for 24 hours after that. NULL: held.';
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the action_finish that ended the lease. 0: none did.';
-COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version when the lease ended.';
-COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive sweeps that could not revert the row; each doubles the wait until the next try.';
+COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version after the move that ended the lease.';
+COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive reverts that failed. Each doubles the wait until the next try, from 10 s up to an hour; a lock timeout does not, and counts only if it is the first.';
 COMMENT ON COLUMN once.action_lease.attempts IS 'Consecutive claims of this step without a finish; 0 for an adopted row.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
@@ -58,7 +57,7 @@ COMMENT ON COLUMN once.action_lease.step_status IS 'The status that the step beg
 COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL if action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none, or adopted by action_adopt.';
 COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';
-COMMENT ON COLUMN once.action_lease.note IS 'The error of action_release or of the last sweep.';
+COMMENT ON COLUMN once.action_lease.note IS 'The error that action_release was given, or that of the last failed revert.';
 COMMENT ON COLUMN once.action_lease.finished_tokens IS 'The last eight tokens that finished an action of this row, the oldest first, 8 bytes each, big-endian; NULL: none.';
 SELECT pg_catalog.pg_extension_config_dump('once.action_lease', '');
 
@@ -134,7 +133,7 @@ COMMENT ON FUNCTION once.action_expire(text, "any") IS
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
 COMMENT ON FUNCTION once.action_adopt(text, integer) IS
-$$Adopts up to max (1 to 1000000) orphaned rows and answers their number. A row in a claim state without a lease (loaded, replicated, older than the definition) gets an overdue lease, so the next sweep reverts it. A row whose cancel flag was set by hand gets a teardown, so cancel_pending lists it. Skips locked rows.
+$$Adopts up to max (1 to 1000000) orphaned rows and answers their number. A row in a claim state without a lease (loaded, replicated, older than the definition) gets an overdue lease, so the next sweep reverts it. A row whose cancel flag was set by hand gets a teardown, so cancel_pending can list it. Skips locked rows.
 Errors: 42704 no such machine; 42501 no right to update the table; 22023 bad argument; 55006 the machine is being defined.$$;
 
 CREATE FUNCTION once.action_get(
@@ -143,7 +142,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows a row's status, who holds it and for how long (lease_left is negative after the lease expired), and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. Without a lease, holder, claimed_at and lease_left are NULL; a missing id has no row. Ignores owners and rights on the table; never shows a token. Writes nothing.
+$$Shows a row's status, its holder, the rest of the lease (lease_left, negative after the lease expired) and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. If no lease is held, holder, claimed_at and lease_left are NULL; a missing id has no row. Ignores owners and rights on the table; never shows a token. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(

@@ -1,15 +1,15 @@
--- cancel: a teardown whose terminal state comes last.
+-- cancel: a teardown; the row gets its terminal status last.
 --
 -- A teardown in the order of its calls; any session may repeat each of them:
 --   cancel_request   sets the row's flag: from now on no action starts, and the holder of a lease reads `cancelling`;
 --                    one row in once.cancel;
---   cancel_refund    marks every undecided item and credits the wallet, in one statement; a row in once.refund;
+--   cancel_refund    marks every undecided item, credits the wallet, and adds a row to once.refund if it marked any;
 --   cancel_items     lists the marked items; the caller deletes their artifacts;
 --   cancel_confirm   records that the caller has deleted all artifacts of a pass;
 --   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
 -- One statement marks items that have no marker and credits their amounts, so no amount is credited twice.
 --
--- Lock order: see machine.sql. Writes to once.cancel and once.refund hold the lock of the machine's row, if it exists.
+-- Lock order: see machine.sql. Writes to once.cancel and once.refund hold the lock of the machine's row if that exists.
 
 CREATE TABLE once.cancel (
     machine        text        COLLATE "C" NOT NULL,
@@ -25,10 +25,10 @@ CREATE TABLE once.cancel (
     CONSTRAINT cancel_pkey PRIMARY KEY (machine, row_id)
 ) WITH (fillfactor = 90);
 CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
-COMMENT ON TABLE once.cancel IS 'The last teardown of each row of a machine, with its progress. Reached through the cancel_* functions only.';
+COMMENT ON TABLE once.cancel IS 'The last teardown of each row of a machine, with its progress. Only functions of the extension read and write it.';
 COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table at the request; the same id in another table is another row.';
+COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table when the teardown began; the same id in another table is another row.';
 COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when the extension found a flag that was set by hand.';
 COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: it has not.';
 COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
@@ -68,7 +68,7 @@ SELECT pg_catalog.pg_extension_config_dump('once.refund', '');
 CREATE FUNCTION once.cancel_request(machine text, id text, OUT outcome text, OUT status text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
 COMMENT ON FUNCTION once.cancel_request(text, text) IS
-$$Sets the row's cancel flag. outcome: teardown (no action runs and none can start: tear down), accepted (the row is in a claim state: its holder reads cancelling, releases and tears down; if the holder dies, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal status), not_found.
+$$Sets the row's cancel flag. outcome: teardown (no action runs and none can start: tear down), accepted (an action has a lease on the row: the holder reads cancelling, releases and tears down; if the holder dies, the sweep reverts the row and cancel_pending lists it), done (already cancelled), too_late (another terminal status), not_found.
 Errors: 42704 no such machine; 22023 the machine declares no cancel; ON002 a trigger or policy suppresses the update; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.cancel_request(machine text, id "any", OUT outcome text, OUT status text)
@@ -122,7 +122,7 @@ CREATE FUNCTION once.cancel_finish(
     OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, text, json) IS
-$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for every other call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items. It waits for all writers of the row's items; with the guard off it misses uncommitted changes.
+$$Makes the terminal move of a teardown. patch: a JSON object of other columns of the row to set. outcome: cancelled for the one call that made the move, done for a later call, which changes nothing. items_total, amount_total: of the whole teardown. Call it in a transaction that wrote no items. The call waits for all writers of the row's items; with the guard off it can miss uncommitted changes.
 Errors: ON005 an item is undecided or the last pass is not confirmed; ON002 as cancel_refund; 22023 bad argument; 42704 no such machine; 40P01, 55P03, 40001: run the whole transaction again.$$;
 
 CREATE FUNCTION once.cancel_finish(
@@ -137,7 +137,7 @@ CREATE FUNCTION once.cancel_pending(
     OUT id text, OUT status text, OUT requested_at timestamptz, OUT items_total bigint, OUT amount_total numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_pending';
 COMMENT ON FUNCTION once.cancel_pending(text, integer) IS
-$$Lists the rows that a teardown worker can work on: flagged, not leased, not in a terminal status; the oldest cancel_request first. max: 1 to 100000.
+$$Lists the open teardowns that a worker can continue: the row is flagged, not leased and in no terminal status. The oldest is first. A flag set by hand needs action_adopt before. max: 1 to 100000.
 Errors: 42704 no such machine; 22023 bad argument.$$;
 
 CREATE FUNCTION once.cancel_audit(
@@ -145,7 +145,7 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the sum of the marked items that satisfy the definition's refund.when. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again (after a DELETE or TRUNCATE) has the refunds of both rows. Reads as the tables' owner.
+$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the total of their marked items that satisfy the definition's refund.when. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again (after a DELETE or TRUNCATE) has the refunds of both rows. Reads as the tables' owner.
 Errors: 42704 no such machine; 22023 the machine declares no refund; 55000 in a session with temporary objects.$$;
 
 CREATE FUNCTION once.cancel_audit(

@@ -8,7 +8,7 @@ $$The random number of this database's incarnation, kept in the body of this fun
 CREATE FUNCTION once.incarnation_renew()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_incarnation_renew';
 COMMENT ON FUNCTION once.incarnation_renew() IS
-$$Makes a new incarnation: all undelivered events are pending again, and owners are found by role name. For the extension's owner. Call it on a physical copy that lives on beside its source with the same system identifier, before the first client connects. (pg_createsubscriber gives the copy a new one.)
+$$Makes a new incarnation: all undelivered events are pending again, and owners are found by role name. For the extension's owner. Call it on a physical copy that runs beside its source with the same system identifier, before the first client connects. (pg_createsubscriber changes the copy's system identifier.)
 Errors: 25006 in a read-only transaction.$$;
 
 SELECT once.incarnation_renew();

@@ -1,12 +1,11 @@
 -- janitor: bounded passes over rows that are due.
 --
 -- A run of a task handles about `max` rows in the caller's transaction and skips locked rows. Many sessions may sweep
--- at once. action_release, key_abandon and outbox_requeue make abandoned work available again. The others free space.
+-- at once. action_release, key_abandon and outbox_requeue make abandoned work available; the other tasks free space.
 -- Times come from the extension's one clock (pg_ext/src/clock.rs). docs/how-to/schedule.md has a table of the tasks.
 
--- The last run of each task, and of action_release for each machine; machine_assert reads these rows to
--- find claim states that no sweep covers. A run with nothing to do is written at most every 30 seconds, so that an idle
--- janitor hardly writes.
+-- The last run of each task, and of action_release for each machine; machine_assert reads these rows to find claim
+-- states that no sweep covers. Most runs with nothing to do are not recorded (last_end): an idle janitor hardly writes.
 CREATE TABLE once.janitor (
     task          text        COLLATE "C" NOT NULL,
     machine       text        COLLATE "C" NOT NULL,
@@ -21,13 +20,13 @@ CREATE TABLE once.janitor (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.janitor IS 'A row for each sweep task, and of action_release also for each machine: its last run, and totals of all runs.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap, history_reap or outbox_retire.';
-COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. The rows of a machine that action_release handled are counted in the machine''s row only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last run. A run with nothing to do is recorded at most every 30 seconds (or every quarter of once.janitor_grace, if that is shorter). So the age of the value can reach that time plus the pause between two runs (up to five minutes in an idle database).';
-COMMENT ON COLUMN once.janitor.good_end IS 'End of the last run in which nothing failed.';
+COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. Rows that action_release handles are counted in the row of their machine only.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last recorded run. A good run with nothing to do is not recorded if the last recorded run was good, had the same served_by and ended less than 30 seconds ago (or a quarter of once.janitor_grace, if that is shorter). So the age of the value can reach that time plus the pause between two runs (up to five minutes in an idle database).';
+COMMENT ON COLUMN once.janitor.good_end IS 'End of the last recorded run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
 COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: one per failed try of a row, per due row of a table that could not be locked, per failed subscriber. A task that failed as a whole counts 1.';
 COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure. It stays after good runs.';
-COMMENT ON COLUMN once.janitor.last_error_at IS 'When the last failure was.';
+COMMENT ON COLUMN once.janitor.last_error_at IS 'Time of the last failure.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
 SELECT pg_catalog.pg_extension_config_dump('once.janitor', '');
 
@@ -36,13 +35,13 @@ CREATE FUNCTION once.sweep(
     OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer, text, text) IS
-$$One bounded pass: about max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Skips locked rows; waits for any other lock up to once.sweep_lock_timeout. machine: only with action_release, which sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
+$$One bounded pass: about max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Skips locked rows; waits for any other lock up to once.sweep_lock_timeout. machine: for action_release only; that task always sets the caller's deferred constraints to immediate. Commit at once: a truncated segment stays locked until then.
 Errors: 22023 bad argument, unknown task; 42704 no such machine; 25006 read-only; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)
 LANGUAGE c AS 'MODULE_PATHNAME', 'pg_once_sweep_all';
 COMMENT ON PROCEDURE once.sweep_all(integer) IS
-$$Runs every sweep task until nothing more is waiting, and commits after each batch of about max (1 to 1000000) rows: CALL once.sweep_all(). Sends a NOTICE for each task with work, for a long task also every five seconds. A failed task is counted, and the others go on. Ends after 20 rounds at most, even if rows are due again. May run from many sessions at once.
+$$Runs every sweep task until nothing more is waiting, and commits after each batch of about max (1 to 1000000) rows: CALL once.sweep_all(). Sends a NOTICE for each task with work, for a long task also every five seconds. A failed task is counted, and the others go on. Ends after 20 rounds at most, even if rows are due again. Many sessions may call it at once.
 Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * FROM once.sweep() works there), 22023 bad argument, 25006 in a read-only session, 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.janitor_status(
@@ -50,4 +49,4 @@ CREATE FUNCTION once.janitor_status(
     OUT failed bigint, OUT last_error text, OUT last_error_at timestamptz, OUT served_by text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
 COMMENT ON FUNCTION once.janitor_status() IS
-$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: of the last run, or up to 30 seconds before. done, failed: of all runs (machine NULL: without the machines' runs). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;
+$$A row for each task, and of action_release for each machine. due: rows that a sweep would handle now, 10000 at most (machine NULL: of all machines); NULL: the table is locked. oldest: time since the first became due (outbox_retire: since the first event of the segment). last_end: end of the last run, or up to 30 s earlier. done, failed: of all runs (machine NULL: without the machines' runs). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Writes nothing; works READ ONLY and on a standby.$$;

@@ -3,18 +3,18 @@
 -- A key's life in the order of its calls:
 --   key_claim      inserts one row in once.key (status r, running) and hands out a token;
 --   key_step       records in once.key_step that a foreign call begins; key_step_done records that it ended;
---   key_advance    moves the recovery point in the transaction of the phase's own writes (HOT update);
---   key_complete   stores the answer (status c; key_abort: a), one HOT update; later claims replay it;
+--   key_advance    moves the recovery point in the transaction of the phase's own writes;
+--   key_complete   stores the answer (status c; key_abort: a), which later claims replay;
 --   key_release    gives the key back for a retry (status l); key_park parks it for a verdict (status p);
---   key_claim      by another caller after the lease expired: the same row, a larger token, attempt + 1; the sweep
---                  task key_abandon finds such keys for completers (key_take_abandoned);
+--   key_claim      after the lease expired: the same row, a larger token, attempt + 1; the sweep task key_abandon
+--                  finds keys whose first lease expired, for completers (key_take_abandoned);
 --   (ttl ends)     the key is gone (410); a row with a large answer, state or request is emptied by the sweep task
 --                  key_tombstone (status g);
 --   (gone_for ends) the key is new again, and the sweep task key_reap deletes the row and its steps.
 -- A claim's answer depends on the clock, the scope's options and the key's row, never on whether a sweep has run.
 --
--- Lock order (binds callers too): the key's row first, its steps after it; several keys in one
--- transaction: sorted by scope and key. A claim never waits for a locked key: it answers in_progress.
+-- Lock order (binds the users' transactions, too): the key's row, then its steps; several keys in one transaction:
+-- sorted by scope and key. A claim never waits for a locked key.
 
 -- Names and operators in this script resolve to pg_catalog, even if another schema has the same names.
 SET LOCAL search_path = pg_catalog, pg_temp;
@@ -28,7 +28,7 @@ COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the ma
 -- measured with 90, 97 to 100 % of the updates are HOT; with 60, 98.6 to 100 %, but the table is 1.5 times as large.
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
 -- The time of a UUIDv7 or ULID that ends the key replaces the id's first 4 bytes, so that new rows share index pages.
--- key_advance, key_extend, key_complete and key_abort write look_at only in lane 1, or to make the lease end earlier.
+-- In lane 0, key_advance and key_extend write look_at only to set it earlier; key_complete and key_abort never do.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -65,21 +65,21 @@ CREATE TABLE once.key (
 CREATE INDEX key_look ON once.key (scope, look_lane, look_at);
 CREATE INDEX key_reap ON once.key (reap_stage, reap_at);
 
-COMMENT ON TABLE once.key IS 'One row per logical request: its lease, its recovery point and, once finished, its answer. Reached through the key_* functions only.';
-COMMENT ON COLUMN once.key.token IS 'Token of the present or last lease: the server''s clock in microseconds since 2000, or the previous token plus one. It grows until the key is deleted.';
+COMMENT ON TABLE once.key IS 'One row per logical request: its lease, its recovery point and, when finished, its answer. Use the key_* functions; grant_role gives no right to the table.';
+COMMENT ON COLUMN once.key.token IS 'Token of the last claim, or a larger one that a verdict (key_resolve) has set: the server''s clock in microseconds since 2000, or the previous token plus one. It grows until the key is deleted.';
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
-COMMENT ON COLUMN once.key.claimed_at IS 'When the present attempt began; max_lease_life counts from here.';
+COMMENT ON COLUMN once.key.claimed_at IS 'When the present or last attempt claimed the key; max_lease_life counts from then.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the end of the first lease, not counting extensions; for a key that was in lane 1, when it was finished. In lane 1: when key_take_abandoned may take the key (infinity: parked by key_park).';
-COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0 (key_reap): at or before the end of gone_for, by the options when this was written. In reap_stage 1 (key_tombstone): the end of the ttl.';
+COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the earliest end that the first lease has had; for a finished key that was in lane 1, its finished_at. In lane 1: when key_take_abandoned looks at the key next (infinity: parked by key_park).';
+COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0 (key_reap): not later than the end of gone_for, under the options at the time of the write. In reap_stage 1 (key_tombstone): the end of the ttl.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
-COMMENT ON COLUMN once.key.attempt_base IS 'The attempt at the last verdict retry; max_attempts counts from here.';
-COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked, c completed, a aborted, g tombstone, emptied.';
-COMMENT ON COLUMN once.key.reap_stage IS '0: deleted as a whole by key_reap; 1: finished with more than 800 bytes of state, request and answer, which key_tombstone empties at the expiry.';
-COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease; 1: unfinished, and claimed again, released, parked, or moved here by a sweep. Completers read only lane 1.';
+COMMENT ON COLUMN once.key.attempt_base IS 'The attempt that the last verdict retry was for; 0: none. max_attempts counts from it.';
+COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked by key_park, c completed, a aborted, g tombstone (emptied).';
+COMMENT ON COLUMN once.key.reap_stage IS '0: key_reap deletes the row; 1: the key was finished with more than 800 bytes of state, request and answer, and key_tombstone empties the row after the ttl.';
+COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease (until key_abandon finds it expired); 1: unfinished, and claimed again, released, parked by key_park, or moved here by a sweep. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
-COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote the 1 (a later one reads it as 2); 2 yes, in an earlier one.';
+COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote this row version (later transactions read 1 as 2); 2 yes, in an earlier transaction.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 bytes are the upper 32 of its 48 bits of time.';
 COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
 COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
@@ -87,13 +87,13 @@ COMMENT ON COLUMN once.key.recovery_point IS 'Where the next attempt goes on: th
 COMMENT ON COLUMN once.key.fingerprint IS 'Scheme byte (1: canonical jsonb, 2: the caller''s own hash) and SHA-256; NULL: claimed without a request.';
 COMMENT ON COLUMN once.key.holder IS 'The holder that the present or last claim named; NULL: none, or a tombstone.';
 COMMENT ON COLUMN once.key.state IS 'The state that key_advance stored for the next attempt; NULL: none, or a tombstone.';
-COMMENT ON COLUMN once.key.finished_at IS 'When it was completed or aborted; its ttl counts from here. NULL: unfinished.';
+COMMENT ON COLUMN once.key.finished_at IS 'When the key was completed or aborted; its ttl counts from then. NULL: unfinished.';
 COMMENT ON COLUMN once.key.response_code IS 'The answer''s code, as key_complete, key_abort or key_resolve stored it; NULL: unfinished, or a tombstone.';
 COMMENT ON COLUMN once.key.response_body IS 'The answer''s body, byte for byte; NULL: none, unfinished, or a tombstone.';
 COMMENT ON COLUMN once.key.response_headers IS 'The answer''s headers, byte for byte; NULL: none, unfinished, or a tombstone.';
 COMMENT ON COLUMN once.key.note IS 'The error of the last key_release or the reason of the last key_park, whichever is newer; NULL: none, or a tombstone.';
 COMMENT ON COLUMN once.key.request IS 'The request of the first claim, where the scope has keep_request; NULL: not kept, none, or a tombstone.';
-COMMENT ON COLUMN once.key.resolved_attempt IS 'The parked attempt of the last key_resolve; NULL: none yet.';
+COMMENT ON COLUMN once.key.resolved_attempt IS 'The parked attempt that the last key_resolve decided on; NULL: none yet.';
 COMMENT ON COLUMN once.key.resolved_verdict IS 'The verdict of the last key_resolve: r retry, c complete, a abort; NULL: none yet.';
 
 -- A foreign call inside a request. Deleted with its key, or when key_tombstone empties the key.
@@ -117,11 +117,11 @@ COMMENT ON TABLE once.key_step IS 'Foreign calls of a request: how often each be
 COMMENT ON COLUMN once.key_step.key_id IS 'The key of the step: once.key.id.';
 COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.';
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
-COMMENT ON COLUMN once.key_step.begun IS 'Attempts that began this version of the step.';
-COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the on_abort events in reverse.';
+COMMENT ON COLUMN once.key_step.begun IS 'Number of attempts that began this version of the step.';
+COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the on_abort events in the reverse order.';
 COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in which the steps with an on_complete event ended; NULL: it has no such event.';
-COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began it.';
-COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun.';
+COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began this version; NULL: none.';
+COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun; NULL: not begun.';
 COMMENT ON COLUMN once.key_step.done_at IS 'When the end of the call was recorded; NULL: not recorded, but the other side may have acted.';
 COMMENT ON COLUMN once.key_step.done_token IS 'Token of the attempt that recorded its end; NULL: not recorded.';
 COMMENT ON COLUMN once.key_step.result IS 'The result given to key_step_done; NULL: none, or its end is not recorded.';
@@ -152,13 +152,13 @@ COMMENT ON COLUMN once.scope.ttl_us IS 'How long an answer is replayed if the fi
 COMMENT ON COLUMN once.scope.gone_for_us IS 'How long a key stays gone after its ttl, in microseconds; 0: it is new at once; NULL: 24 hours.';
 COMMENT ON COLUMN once.scope.max_lease_life_us IS 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.scope.retry_after_us IS 'The longest retry_after while another attempt has the lease, in microseconds; NULL: once.retry_after.';
-COMMENT ON COLUMN once.scope.on_expiry IS 'What happens to a key whose lease expired: resume (the next claim goes on) or park (it waits for key_resolve); NULL: resume.';
+COMMENT ON COLUMN once.scope.on_expiry IS 'What happens to a key whose lease expired: resume (the next claim resumes it) or park (it waits for key_resolve); NULL: resume.';
 COMMENT ON COLUMN once.scope.max_attempts IS 'Attempts until a key is parked; NULL: 25; 0: no limit.';
 COMMENT ON COLUMN once.scope.keep_request IS 'True: once.key keeps the request of the first claim; false or NULL: it does not.';
-COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance takes, in the order in which a key passes them; NULL: any point, in any order.';
-COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope. The oid counts in the incarnation that wrote it. In another incarnation (a restore) the role of the stored name counts; without such a role only superusers may use the scope.';
+COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance accepts, in the order in which a key passes them; NULL: any point, in any order.';
+COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope; NULL: no owner. The oid is valid in the incarnation that wrote it. In another incarnation (a restore) the role named owner_name is the owner; without such a role only superusers may use the scope.';
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name, brought up to date by sweeps and by calls that set options or rights; NULL: no owner.';
-COMMENT ON COLUMN once.scope.owner_incarnation IS 'The incarnation in which the owner''s oid counts (once.incarnation, with the system identifier); NULL: no owner.';
+COMMENT ON COLUMN once.scope.owner_incarnation IS 'The incarnation in which the owner''s oid is valid (once.incarnation, with the system identifier); NULL: no owner.';
 
 -- key_mark and key_locked: the progress of the sweep task key_abandon (key/abandon.rs). A dump omits their rows:
 -- without rows the task reads all keys from the beginning.
@@ -196,33 +196,33 @@ CREATE FUNCTION once.key_advance(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
 $$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, never to a shorter one.
-Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, that was passed, or is called started or finished, 42501 the scope has another owner.$$;
+Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, that lies before the present point, or that is called started or finished, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_complete';
 COMMENT ON FUNCTION once.key_complete(text, text, bigint, integer, json, json) IS
-$$Stores the final answer and emits the steps' on_complete events, in the order in which the steps ended. Later claims replay the answer byte for byte until its ttl ends. An event whose topic is gone or has no subscriber is discarded with a WARNING.
+$$Stores the final answer and emits the steps' on_complete events, in the order in which the steps ended. Later claims replay the answer byte for byte until the ttl ends. An event whose topic is gone or has no subscriber is discarded with a WARNING.
 Errors: ON001 the lease is lost, ON006 this token has finished the key already, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_abort(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_abort';
 COMMENT ON FUNCTION once.key_abort(text, text, bigint, integer, json, json) IS
-$$Stores the final answer of a failure and emits the steps' on_abort events, newest first, also those of steps whose end was never recorded. Later claims replay the answer. An event whose topic is gone or has no subscriber is discarded with a WARNING.
+$$Stores the final answer of a failure and emits the steps' on_abort events, the last begun step first, also of steps whose end was never recorded. Later claims replay the answer. An event whose topic is gone or has no subscriber is discarded with a WARNING.
 Errors: ON001 the lease is lost, ON006 this token has finished the key already, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_release(scope text, key text, token bigint, error text = NULL, retry_after interval = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_release';
 COMMENT ON FUNCTION once.key_release(text, text, bigint, text, interval) IS
-$$Gives the key back after a failure that is worth a retry, and ends the token. The next claim resumes from the recovery point, not before retry_after.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 42501 the scope has another owner.$$;
+$$Gives the key back after a failure that is worth a retry, and ends the token. After retry_after (NULL: at once) the next claim resumes from the recovery point; if max_attempts are used up, the key is parked instead.
+Errors: ON001 the lease is lost, ON006 this token has finished the key, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_park(scope text, key text, token bigint, reason text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_park';
 COMMENT ON FUNCTION once.key_park(text, text, bigint, text) IS
-$$Parks the key when the outcome of a foreign call is unknown (a timeout), and ends the token. Claims answer parked until key_resolve. reason: the first 10,000 characters are kept.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 42501 the scope has another owner.$$;
+$$Parks the key and ends the token: for a foreign call whose outcome is unknown (a timeout). Claims answer parked until key_resolve. reason: the first 10,000 characters are kept.
+Errors: ON001 the lease is lost, ON006 this token has finished the key, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_resolve(
     scope text, key text, attempt integer, verdict text, response_code integer = NULL, response_body json = NULL, response_headers json = NULL)
@@ -234,17 +234,17 @@ Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no suc
 CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_extend';
 COMMENT ON FUNCTION once.key_extend(text, text, bigint, interval) IS
-$$A heartbeat: renews the lease from now, but never beyond max_lease_life after the claim. lease_left: the time that was granted.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument, 42501 the scope has another owner.$$;
+$$A heartbeat: renews the lease from now, but never beyond max_lease_life after the claim. lease_left: the time until the lease ends.
+Errors: ON001 the lease is lost, ON006 this token has finished the key, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_step(
     scope text, key text, token bigint, step text, on_abort json = NULL,
     OUT done boolean, OUT result json, OUT attempted integer, OUT first_at timestamptz, OUT derived_key text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
-$$Records that a foreign call begins; commit before the call. done: the call has ended with result; do not repeat it. attempted: earlier attempts without a recorded end, the first at first_at; above 0 the other side may have acted. derived_key: the idempotency key to send.
+$$Records that a foreign call begins; commit before the call. done: the call has ended with result; do not repeat it. attempted: earlier attempts without a recorded end, the first at first_at; above 0: the other side may have acted. derived_key: the idempotency key to send.
 on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the event that key_abort emits to undo the call; NULL keeps the old event.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or the topic has another owner.$$;
+Errors: ON001 the lease is lost, ON006 this token finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or the topic has another owner.$$;
 
 CREATE FUNCTION once.key_step_done(
     scope text, key text, token bigint, step text, result json = NULL, on_complete json = NULL, on_abort json = NULL,
@@ -264,8 +264,8 @@ Errors: 22023 bad argument, 42501 not a member of the scope's owner.$$;
 CREATE FUNCTION once.key_rotate(scope text, key text, token bigint, step text, from_version integer, OUT version integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_rotate';
 COMMENT ON FUNCTION once.key_rotate(text, text, bigint, text, integer) IS
-$$Gives one step a new derived key, after the other side has cached a validation error under the old one. from_version: the version to replace, from 1. A repeated call does nothing.
-Errors: ON001 the lease is lost, ON006 the key is finished, 22023 the step is done, or from_version is neither the present version nor the one before, 42501 the scope has another owner.$$;
+$$Gives one step a new derived key, after the other side has cached a validation error under the old one. from_version: the version to replace; the first is 1. A repeated call does nothing.
+Errors: ON001 the lease is lost, ON006 this token has finished the key, 22023 the step is done, or from_version is neither the present version nor the one before, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_take_abandoned(
     scope text, max integer = 10, lease interval = NULL, holder text = NULL,
@@ -285,7 +285,7 @@ CREATE FUNCTION once.key_get(
     OUT finished_at timestamptz, OUT gone_at timestamptz, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_key_get';
 COMMENT ON FUNCTION once.key_get(text, text) IS
-$$Shows one key, without its token; no row if there is none. status: running, released, parked, finished or gone; steps: an array of {step, done, result, version, begun, first_at, done_at, derived_key}; lease_left: negative after the lease expired; next: one sentence on what happens next, and by whom.
+$$Shows one key, without its token; no row if there is no such key. status: running, released, parked, finished or gone; steps: an array of {step, done, result, version, begun, first_at, done_at, derived_key}; lease_left: negative after the lease expired; next: one sentence on what happens next, and by whom.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, ON007 a key of another shard.$$;
 
 CREATE FUNCTION once.key_list(
@@ -295,7 +295,7 @@ CREATE FUNCTION once.key_list(
     OUT created_at timestamptz, OUT finished_at timestamptz, OUT response_code integer, OUT last_error text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000 AS 'MODULE_PATHNAME', 'pg_once_key_list';
 COMMENT ON FUNCTION once.key_list(text, timestamptz, timestamptz, text, integer) IS
-$$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one row for a key that has no steps or is gone. in_status: only keys that are running, released, parked, finished or gone. derived_key: the key that the step sends; begun: attempts that began it; done, result: its recorded end. Unordered, without tokens. max: 1 to 100000.
+$$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one row for a key that has no steps or is gone. in_status: only keys that are running, released, parked, finished or gone. derived_key: the key that the step sends; begun: attempts that began it; done: its end is recorded; result: of the step. Unordered, without tokens. max: 1 to 100000.
 Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
 
 CREATE FUNCTION once.key_expire(scope text, key text)

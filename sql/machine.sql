@@ -3,10 +3,10 @@
 -- A machine's life in the order of its calls:
 --   machine_define   checks the whole definition and stores it in once.machine;
 --   machine_guard    puts triggers on the user's tables, which refuse undeclared moves;
---   transition       makes one declared move of one row, or says why not;
+--   transition       makes one declared move of one row, or returns the reason why not;
 --   machine_check    compares the definition with the tables as they are now;
 --   machine_assert   raises an error while no sweep covers a claim state;
---   machine_drop     forgets the definition; the records of refunds stay.
+--   machine_drop     deletes the definition; the records of refunds stay.
 --
 -- Lock order of the whole extension. It binds the users' own transactions, because their statements take the same
 -- locks:
@@ -15,10 +15,10 @@
 -- A machine's row (in the user's table) is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does
 -- not conflict. Only cancel_finish locks it FOR UPDATE, to see every item, and then waits for no other lock. Two
 -- transactions that wrote items of one row and then call cancel_finish would deadlock.
--- A session that has a machine's row locked waits for no lease except that of its own token.
+-- A session that has locked a machine's row waits for no lease's lock, except for the lease of its own token.
 
 -- The tables are regclass, so they may be renamed, and a dump has their names. Columns and predicates are text, with
--- every name qualified. `definition` is normalised: the tables' names and the owner have columns of their own.
+-- every name qualified. `definition` lacks the tables' names and the owner, which have columns of their own.
 CREATE TABLE once.machine (
     machine       text     COLLATE "C" NOT NULL CONSTRAINT machine_pkey PRIMARY KEY,
     revision      bigint   NOT NULL,
@@ -32,22 +32,22 @@ CREATE TABLE once.machine (
     definition    json     NOT NULL,
     table_names   text[]   NOT NULL
 );
-COMMENT ON TABLE once.machine IS 'One row per machine. Reached through the machine_* functions only.';
+COMMENT ON TABLE once.machine IS 'One row per machine. Use the machine_* functions; grant_role gives no right to the table.';
 COMMENT ON COLUMN once.machine.machine IS 'Name of the machine, 1 to 100 characters.';
 COMMENT ON COLUMN once.machine.revision IS 'Grows with each definition; backends compile a definition once per revision.';
 COMMENT ON COLUMN once.machine.relation IS 'The table whose rows move.';
-COMMENT ON COLUMN once.machine.items IS 'The table of the items that cancel_refund marks.';
-COMMENT ON COLUMN once.machine.wallet IS 'The table that cancel_refund credits.';
-COMMENT ON COLUMN once.machine.guarded IS 'True: machine_guard was turned on, so the triggers should be there.';
-COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the machine. In another incarnation (a restore) the role of the stored name counts; without such a role only superusers may.';
+COMMENT ON COLUMN once.machine.items IS 'The table of the items that cancel_refund marks; NULL: no refund.';
+COMMENT ON COLUMN once.machine.wallet IS 'The table that cancel_refund credits; NULL: no refund.';
+COMMENT ON COLUMN once.machine.guarded IS 'True: machine_guard has turned the guard on, so its triggers should exist.';
+COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the machine; NULL: no owner. In another incarnation (a restore) the role named owner_name is the owner; without such a role only superusers may use the machine.';
 COMMENT ON COLUMN once.machine.owner_name IS 'As once.scope.owner_name.';
 COMMENT ON COLUMN once.machine.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.machine.definition IS 'The normalised definition without the tables'' names and the owner: predicates with every name qualified, intervals as text and in microseconds (lease_us, history_us).';
-COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports if another table has such a name now.';
+COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports if another table has one of these names now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
 -- The moves of machines whose definition has the member history. n orders the moves of a row: the server's clock in
--- microseconds since 2000, or the session's last number plus one. If a definition loses that member, the sweep task
+-- microseconds since 2000, or the session's last number plus one. If a definition loses `history`, the sweep task
 -- history_reap deletes the machine's rows from this table.
 CREATE TABLE once.machine_move (
     n           bigint      NOT NULL,
@@ -81,37 +81,37 @@ SELECT pg_catalog.pg_extension_config_dump('once.machine_move', '');
 CREATE FUNCTION once.machine_define(definition json)
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_define';
 COMMENT ON FUNCTION once.machine_define(json) IS
-$$Defines a machine over one of the caller's tables; answers what is stored. Members (?: optional): machine, table, id, status, version?, owner?, module?, history?, status_types, terminal?, transitions? [{from [...], to, when?, emit?}], steps? [{step_key, status, claim_state? {requester: [claim_into, revert_to]}, successful_state {requester: status}, lease?, emit?}], cancel? {flag, to}, refund? {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
+$$Defines a machine over one of the caller's tables; returns what is stored. Members (?: optional): machine, table, id, status, version?, owner?, module?, history?, status_types, terminal?, transitions? [{from [...], to, when?, emit?}], steps? [{step_key, status, claim_state? {requester: [claim_into, revert_to]}, successful_state {requester: status}, lease?, emit?}], cancel? {flag, to}, refund? {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
 Errors: ON003 all faults in the DETAIL; 42501 not yours; 55006 leased or being torn down; 55P03.$$;
 
 CREATE FUNCTION once.machine_drop(machine text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_drop';
 COMMENT ON FUNCTION once.machine_drop(text) IS
-$$Forgets a machine and takes its guard off the tables. The records of its refunds stay.
+$$Deletes a machine's definition and removes its guard from the tables. The records of its refunds stay.
 Errors: 42704 no such machine; 42501 not yours; 55006 one of its rows is leased; 55P03, 40P01, 40001: run the whole transaction again.$$;
 
 CREATE FUNCTION once.machine_get(machine text)
 RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_get';
 COMMENT ON FUNCTION once.machine_get(text) IS
-$$The stored definition with the present names of the tables. It can be given to machine_define again.
+$$Returns the stored definition with the present names of the tables. machine_define accepts it again.
 Errors: 42704 no such machine; 42501 not yours.$$;
 
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$Reports every difference between a definition and its tables (NULL: of all machines): tables, columns, types, indexes, enum labels and rules that do not fit; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing, disabled, followed by another BEFORE trigger, or of the wrong kind for a partition. No rows: nothing found. Reads a table as its owner.
+$$Reports differences between a definition and its tables (NULL: of all machines): tables, columns, types, indexes, enum labels and rules that do not fit; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing, disabled, followed by another BEFORE trigger, or of the wrong kind for a partition. No rows: nothing found. Reads a table as its owner.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_assert';
 COMMENT ON FUNCTION once.machine_assert() IS
-$$Call it when a service boots. It raises ON004 if no sweep covers a machine that the caller may use, and names each such machine and claim state. A machine is covered if an action_release sweep of it, by any session, ended without failure within once.janitor_grace.
+$$Call it when a service boots. It raises ON004 if no sweep covers a machine that the caller may use, and names each such machine and claim state. A machine is covered if an action_release sweep of it, by any session, ended without failure within the last once.janitor_grace.
 Errors: ON004.$$;
 
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
-$$Puts triggers on a machine's table and items, or removes them. They refuse with ON002, outside of the extension's calls:
+$$Puts triggers on a machine's table and items, or removes them. Outside the extension's calls they refuse with ON002:
 Table: an undeclared move; a move into or out of a claim state; an INSERT of a claimed, cancelled or flagged row; a change of the flag; a new id of a claimed, flagged or cancelled row; a DELETE during a teardown.
 Items: setting the marker; changing marker, amount or row of a marked item; deleting it before its row is cancelled; an undecided item for a cancelled row.
 Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the transaction again.$$;

@@ -1,15 +1,15 @@
 -- outbox: events for other systems, delivered at least once; a receiver can dedupe them by delivery key.
 --
--- The log. outbox_emit inserts a row into the current segment (once.event_0 to event_3), whose rows are never updated.
--- Batches are appended, too: the last batch of a lane stores how far the subscriber has read that lane. A take and an
--- ack of events that never failed only insert rows, so an old snapshot has no dead rows of theirs to hold back (as in
--- PgQ).
---   outbox_emit    one insert: event_id from a sequence, the transaction's id beside it;
---   outbox_take    looks at the lane's last batch, reads on from there, appends a batch with a token;
+-- The log. outbox_emit inserts a row into the current segment (one of once.event_0 to event_3), where rows are never
+-- updated; delayed events go into once.event_kept. Batches are appended, too: the last batch of a lane stores how far
+-- the subscriber has read that lane. A take and an ack of events that never failed only insert rows (as in PgQ), so
+-- they leave no dead rows, which an old snapshot would keep.
+--   outbox_emit    inserts the event, with an event_id from a sequence and the transaction's id;
+--   outbox_take    reads on from the position in the lane's last batch, appends a batch with a token;
 --   outbox_ack     appends a receipt: these events of the batch are done;
 --   outbox_nack    (or an expired lease) puts each event into once.retry, or into once.dead if it is dead;
 --   outbox_retire  (a sweep) opens another segment, copies the events that are still needed to once.event_kept,
---                  and truncates the old one once every snapshot that is left sees these copies.
+--                  and truncates the old segment when every snapshot that is left sees these copies.
 --
 -- The last batch of a lane stores the position as (seen_from, seen_to, last_id): two snapshots and an event id. Events
 -- that are visible in seen_to and not in seen_from are the window. They are handed out in the order of their ids;
@@ -18,7 +18,7 @@
 --
 -- Lanes: an order_key hashes to one of the lanes 1 to `lanes`; each is in one open batch of a subscriber at a time.
 -- Events without order_key are spread over the lanes 0 and -2 to -8 (64 consecutive ids share a lane). Any number of
--- open batches may share one of these, so takes need not wait. A take reads lane after lane until it has enough.
+-- open batches may share such a lane. A take reads lane after lane until it has enough events.
 --
 -- Lock order: a lane (an advisory lock in the extension's space, 0x6f6e); the batch's row; a topic's subscribers (in
 -- the same space: shared by a delayed emit, exclusive for a change of subscribers); dedupe keys. An emitter locks its
@@ -38,7 +38,7 @@ CREATE TABLE once.series (
     series  integer NOT NULL CONSTRAINT series_pkey PRIMARY KEY,
     incarnation bigint NOT NULL
 );
-COMMENT ON TABLE once.series IS 'A row for each incarnation that emitted events or created subscribers; the largest series is the latest.';
+COMMENT ON TABLE once.series IS 'A row for each incarnation in which events were emitted or subscribers created; the largest series is the latest.';
 COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; stored in events, batches, subscribers and dead letters.';
 COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation (once.incarnation, with the system identifier).';
 
@@ -55,9 +55,9 @@ CREATE TABLE once.topic (
 COMMENT ON TABLE once.topic IS 'Topics and their options (topic_set); NULL: the default.';
 COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_id; never used again.';
 COMMENT ON COLUMN once.topic.subscribers IS 'Number of the topic''s rows in once.subscriber.';
-COMMENT ON COLUMN once.topic.lanes IS 'Lanes of events with an order_key, 1 to 1000; NULL: 16.';
-COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key counts, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The oid counts in the incarnation that wrote it. In another incarnation (a restore) the role of the stored name counts; without such a role only superusers may use the topic.';
+COMMENT ON COLUMN once.topic.lanes IS 'Number of lanes for events with an order_key, 1 to 1000; NULL: 16.';
+COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key prevents another emit with it, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The oid is valid in the incarnation that wrote it. In another incarnation (a restore) the role named owner_name is the owner; without such a role only superusers may use the topic.';
 COMMENT ON COLUMN once.topic.owner_name IS 'As once.scope.owner_name.';
 COMMENT ON COLUMN once.topic.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';
@@ -87,7 +87,7 @@ COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest backoff after a
 COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
 COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest lease of a batch, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.subscriber.dead_for_us IS 'How long a dead letter can be read and redriven, in microseconds; NULL: until it is redriven or discarded.';
-COMMENT ON COLUMN once.subscriber.paused IS 'While true, a take answers no rows.';
+COMMENT ON COLUMN once.subscriber.paused IS 'True: takes return no rows.';
 COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot at the subscriber''s creation, in the format of once.batch.seen_to. The subscriber begins with the events that were not visible then.';
 COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
@@ -100,8 +100,8 @@ CREATE TABLE once.segment (
 );
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3, as in the table''s name (once.event_0 to once.event_3).';
-COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the largest is the current segment.';
-COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when every needed event had been copied to once.event_kept. The segment may be truncated once no snapshot from before that time is left. NULL: not drained.';
+COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the current segment has the largest number.';
+COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when every needed event had been copied to once.event_kept. The segment may be truncated when no snapshot from before that time is left. NULL: not drained.';
 COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid is valid.';
 
 -- The log. Narrow and never updated; fillfactor 100.
@@ -119,11 +119,11 @@ CREATE TABLE once.event_0 (
 -- The other tables of events copy these comments.
 COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order, except events that were committed late or redriven.';
 COMMENT ON COLUMN once.event_0.xid IS 'Id of the emitting transaction, with its epoch; valid in the incarnation of the event''s series.';
-COMMENT ON COLUMN once.event_0.emitted_at IS 'When it was emitted; its transaction was committed later.';
+COMMENT ON COLUMN once.event_0.emitted_at IS 'When the event was emitted; its transaction committed later.';
 COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.event_0.lane IS 'With an order_key: 1 to the topic''s lanes. Without: 0 or -2 to -8. Delayed or redriven: -1.';
+COMMENT ON COLUMN once.event_0.lane IS 'With an order_key: from 1 to the topic''s number of lanes. Without: 0 or -2 to -8. Delayed or redriven: -1.';
 COMMENT ON COLUMN once.event_0.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_0.order_key IS 'The order_key given to outbox_emit or in a step''s event; for a machine''s move machine/id (or its SHA-256 in hex, if that is too long). NULL: none, delivered in any order.';
+COMMENT ON COLUMN once.event_0.order_key IS 'The order_key given to outbox_emit or in a step''s event; for a machine''s move machine/id (or, if machine/id has over 255 characters, its SHA-256 in hex). NULL: none, delivered in any order.';
 COMMENT ON COLUMN once.event_0.headers IS 'As given to outbox_emit; NULL: none.';
 COMMENT ON COLUMN once.event_0.payload IS 'The payload given to outbox_emit or in a step''s event, byte for byte; or the description of a machine''s move.';
 CREATE TABLE once.event_1 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
@@ -141,7 +141,7 @@ CREATE UNIQUE INDEX event_1_position ON once.event_1 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_2_position ON once.event_2 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_3_position ON once.event_3 (topic_id, lane, event_id);
 CREATE UNIQUE INDEX event_kept_position ON once.event_kept (topic_id, lane, event_id);
--- A publication FOR ALL TABLES includes these tables and refuses a DELETE without a replica identity.
+-- A publication FOR ALL TABLES includes these tables; without a replica identity the server would refuse a DELETE.
 ALTER TABLE once.event_0 REPLICA IDENTITY USING INDEX event_0_position;
 ALTER TABLE once.event_1 REPLICA IDENTITY USING INDEX event_1_position;
 ALTER TABLE once.event_2 REPLICA IDENTITY USING INDEX event_2_position;
@@ -152,7 +152,7 @@ CREATE INDEX event_1_xid ON once.event_1 (xid, topic_id, lane, event_id);
 CREATE INDEX event_2_xid ON once.event_2 (xid, topic_id, lane, event_id);
 CREATE INDEX event_3_xid ON once.event_3 (xid, topic_id, lane, event_id);
 CREATE INDEX event_kept_xid ON once.event_kept (xid, topic_id, lane, event_id);
-COMMENT ON TABLE once.event_0 IS 'A segment of the log of events; truncated when no subscriber needs it.';
+COMMENT ON TABLE once.event_0 IS 'A segment of the log of events; truncated after the events that are still needed were copied to once.event_kept.';
 COMMENT ON TABLE once.event_1 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_2 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_3 IS 'A segment of the log of events, as once.event_0.';
@@ -179,9 +179,9 @@ CREATE TABLE once.batch (
 CREATE INDEX batch_lane ON once.batch (subscriber_id, lane, token);
 COMMENT ON TABLE once.batch IS 'Batches that outbox_take handed out, with a row for each lane; the last row of a lane stores how far the lane has been read.';
 COMMENT ON COLUMN once.batch.token IS 'Token of the lease: the server''s clock in microseconds since 2000, or the next larger number that is free. The same in each row of a batch.';
-COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken. For max_lease_life the row with the lowest lane counts.';
-COMMENT ON COLUMN once.batch.lease_until IS 'End of the lease. For a batch the row with the lowest lane counts.';
-COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber that took it.';
+COMMENT ON COLUMN once.batch.taken_at IS 'When it was taken. max_lease_life counts from the value in the batch''s row with the lowest lane.';
+COMMENT ON COLUMN once.batch.lease_until IS 'End of the lease. Only the value in the batch''s row with the lowest lane is valid.';
+COMMENT ON COLUMN once.batch.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.batch.lane IS 'The lane from which the events of this row were taken.';
 COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window (seen_from to seen_to) up to this event_id has been handed out, or waits behind an earlier event of its order_key; 0: none yet.';
@@ -189,9 +189,9 @@ COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events were taken
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
 COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: all events that the take read here wait behind earlier ones of their order_key.';
 COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, stored in the format of seen_to.';
-COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, last event id before these were read, last event id after, running xids ...}. Zeros: before the first event of a series; the largest bigint: after the last event of an earlier series.';
-COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events in the window.';
-COMMENT ON COLUMN once.batch.open IS 'Earlier batches of the lane that still held events when this one was taken.';
+COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, last event id before the snapshot, last event id after it, running xids ...}. Zeros: before the first event of a series; the largest bigint: after the last event of an earlier series.';
+COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events of this lane in the window.';
+COMMENT ON COLUMN once.batch.open IS 'Tokens of earlier batches that still held events of this lane when this batch was taken.';
 
 -- No query plan uses statistics of these columns. An ANALYZE of millions of array elements takes seconds, and its
 -- snapshot holds back the truncation of segments.
@@ -227,7 +227,7 @@ COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this 
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all events of the batch at once.';
-COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, next_at and dead is the answer for event_ids[i]. Later event_ids were not named; they left with an earlier event of their order_key.';
+COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, next_at and dead is what outbox_nack returned for event_ids[i]. The other event_ids, after these, were not named; they left with an earlier event of their order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.next_at IS 'If kind is n: when each event may be taken again; infinity: it is dead, or waits behind an earlier event of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'If kind is n: whether each event is dead. NULL: not a nack.';
 
@@ -250,11 +250,11 @@ CREATE INDEX retry_key ON once.retry (subscriber_id, lane, order_key, event_id) 
 COMMENT ON TABLE once.retry IS 'Events of a subscriber that are handled one by one: nacked, expired, delayed, redriven, or behind an earlier event of their order_key in this table.';
 COMMENT ON COLUMN once.retry.due_at IS 'When the event may be taken; infinity while it is in a batch, or waits behind the first event of its order_key.';
 COMMENT ON COLUMN once.retry.event_id IS 'The event, which is in one of once.event_0 to once.event_3 or in once.event_kept.';
-COMMENT ON COLUMN once.retry.token IS 'The batch that it is in; NULL: in none.';
+COMMENT ON COLUMN once.retry.token IS 'Token of the batch that it is in; NULL: in none.';
 COMMENT ON COLUMN once.retry.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
-COMMENT ON COLUMN once.retry.lane IS 'The lane that hands it out: 1 to the topic''s lanes for an order_key, else 0 or -2 to -8. A delayed or redriven event itself is stored in lane -1.';
-COMMENT ON COLUMN once.retry.failures IS 'Failed attempts that counted.';
+COMMENT ON COLUMN once.retry.lane IS 'The lane from which outbox_take takes it: from 1 to the topic''s number of lanes with an order_key, else 0 or -2 to -8. (In once.event_kept a delayed or redriven event has lane -1.)';
+COMMENT ON COLUMN once.retry.failures IS 'Failed attempts that counted, since it was emitted or last redriven.';
 COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
 COMMENT ON COLUMN once.retry.suspect IS 'True: its lease expired, so it is handed out alone.';
 COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
@@ -306,7 +306,7 @@ CREATE TABLE once.delivery (
 CREATE INDEX delivery_at ON once.delivery (at);
 COMMENT ON TABLE once.delivery IS 'Failed attempts that counted; outbox_deliveries lists them.';
 COMMENT ON COLUMN once.delivery.subscriber_id IS 'Number of the subscriber.';
-COMMENT ON COLUMN once.delivery.token IS 'The batch in which it failed.';
+COMMENT ON COLUMN once.delivery.token IS 'Token of the batch in which it failed.';
 COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt among those that counted, 1 for the first; begins anew after a redrive.';
 COMMENT ON COLUMN once.delivery.event_id IS 'The event.';
 COMMENT ON COLUMN once.delivery.at IS 'When the attempt ended.';
@@ -321,7 +321,7 @@ CREATE TABLE once.dedupe (
     CONSTRAINT dedupe_pkey PRIMARY KEY (topic_id, id)
 );
 CREATE INDEX dedupe_until ON once.dedupe (until);
-COMMENT ON TABLE once.dedupe IS 'The dedupe_keys that may not be emitted again yet; a sweep (dedupe_reap) deletes the others.';
+COMMENT ON TABLE once.dedupe IS 'The dedupe_keys that may not be emitted again yet; a sweep (dedupe_reap) deletes them later.';
 COMMENT ON COLUMN once.dedupe.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dedupe.event_id IS 'The event that was emitted with the key.';
 COMMENT ON COLUMN once.dedupe.until IS 'From then on the key may be emitted again.';
@@ -357,7 +357,7 @@ CREATE FUNCTION once.outbox_take(
     OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_take';
 COMMENT ON FUNCTION once.outbox_take(text, text, integer, interval) IS
-$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing can be taken now; fewer rows than max: more may be due. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
+$$Leases up to max (1 to 10000) due events to the caller, all under one token; give max, not a LIMIT: rows beyond a LIMIT stay leased. Commit at once, deliver, then outbox_ack or outbox_nack. No rows: nothing can be taken now; fewer rows than max: more may be due. attempt: 1 for the first delivery. delivery_key: the idempotency key to send along, the same on every attempt. lease: default the subscriber's. Handle events of one order_key one after another, by event_id.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
@@ -372,8 +372,8 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$Marks events of the batch as failed (NULL: all). Of each order_key only the first counts an attempt; later ones leave the batch, too, and wait behind it. An event retries after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics; released: counts no attempt; never: dead at once. error: kept for outbox_deliveries.
-Errors: ON006 an earlier transaction has ended one of them with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
+$$Marks events of the batch as failed (NULL: all). Of each order_key only the first event counts an attempt; later ones leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics; released: counts no attempt; never: dead at once. error: kept for outbox_deliveries.
+Errors: ON006 an earlier transaction ended an event with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_extend';
@@ -384,7 +384,7 @@ Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all options. dedupe_for: how long a dedupe_key counts (24 hours). lanes: 1 to 1000 (16), the most leased batches with order keys per subscriber; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: 1 to 1000 (16), the most leased batches with order keys per subscriber; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
 Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes beside an open emit; 42501 not a member of the present and the new owner; 40001 a lost race; 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.topic_get(topic text)
@@ -400,7 +400,7 @@ $$Removes a topic that has no subscribers left. Errors: 55006 it has subscribers
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters) for later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the nth retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens are remembered. paused (false): takes answer no rows. dead_for (no end): how long dead letters are kept.
+$$Creates a subscriber (1 to 100 characters) for later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the nth retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens are remembered. paused (false): takes return no rows. dead_for (no end): how long dead letters are kept.
 Errors: 42704 no such topic, 22023 an option or value, 42501 another owner, 40001 a lost race, 25006.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text)

@@ -5,7 +5,7 @@
 
 -- The functions and procedures of each kind of rights; grant_role applies these rows. An upgrade that adds functions
 -- replaces the view and calls grant_role again for the rows of once.role_grant. This is a view, because
--- rows that this script inserts into a table would collide with the first copy of a logical subscription.
+-- rows that this script inserts into a table would collide with the initial copy of a logical subscription.
 CREATE VIEW once.role_function (kind, function_name) AS
     WITH opened (kind, function_name) AS (VALUES
     ('use', 'key_claim'), ('use', 'key_advance'), ('use', 'key_complete'),
@@ -48,7 +48,7 @@ CREATE TABLE once.role_grant (
     CONSTRAINT role_grant_pkey PRIMARY KEY (role, incarnation, kind)
 );
 COMMENT ON TABLE once.role_grant IS 'The grants of grant_role; an upgrade applies them again.';
-COMMENT ON COLUMN once.role_grant.role IS 'OID of the role, valid in the row''s incarnation; after a restore role_name counts.';
+COMMENT ON COLUMN once.role_grant.role IS 'OID of the role, valid in the row''s incarnation; after a restore the role named role_name has the grant.';
 COMMENT ON COLUMN once.role_grant.role_name IS 'The role''s name, brought up to date by sweeps and by calls that set options or rights.';
 COMMENT ON COLUMN once.role_grant.incarnation IS 'The incarnation in which the role''s OID is valid.';
 COMMENT ON COLUMN once.role_grant.kind IS 'Kind of the grant: use, operate or observe.';
@@ -57,7 +57,7 @@ SELECT pg_catalog.pg_extension_config_dump('once.role_grant', '');
 CREATE FUNCTION once.grant_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_grant_role';
 COMMENT ON FUNCTION once.grant_role(regrole, text) IS
-$$Lets a role call the functions of a kind: use (requests and workers), operate (also options, verdicts, sweeps) or observe (watching; no payloads). The grant is remembered, and an upgrade extends it to new functions. For the extension's owner.
+$$Lets a role call the functions of a kind: use (requests and workers), observe (watching; no payloads) or operate (both, and options, verdicts, sweeps). The grant is remembered, and an upgrade extends it to new functions. For the extension's owner.
 Errors: 22023 an unknown kind, 42704 no such role.$$;
 
 CREATE FUNCTION once.revoke_role(role regrole, kind text)
@@ -72,7 +72,7 @@ COMMENT ON FUNCTION once.role_list() IS
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
 
--- ALTER DEFAULT PRIVILEGES may have opened more while the objects were created.
+-- ALTER DEFAULT PRIVILEGES may have granted rights while the objects were created.
 DO $$
 DECLARE
     statement text;

@@ -1,4 +1,4 @@
--- shard: which slice of the routing values this database holds.
+-- shard: which part of the routing values this database holds.
 --
 -- One shard is one database; the number of shards never changes. A shard moves between clusters as a whole, by
 -- PostgreSQL's own means; the pooler maps databases to clusters. Claims of another shard's keys are refused (ON007).

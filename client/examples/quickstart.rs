@@ -1,4 +1,4 @@
-//! A payment, requested twice, then with another amount: one is made. docs/how-to/rust.md shows this program.
+//! Requests a payment twice, then with another amount: one payment is made. docs/how-to/rust.md shows this program.
 //!
 //! `cargo run -p pg-once --example quickstart -- postgres://localhost/mydb`, in a database where
 //! `CREATE EXTENSION pg_once` was done.

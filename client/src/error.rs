@@ -1,7 +1,6 @@
 //! Owns the errors of this crate, and what to do about each.
 //!
-//! Invariant: a server's error is judged by its SQLSTATE, in the one `match` of
-//! [`kind_of_sqlstate`], never by its text.
+//! Invariant: a server's SQLSTATE decides the kind of the error, in [`kind_of_sqlstate`] only; the text never does.
 
 use std::error::Error as StdError;
 use std::io;
@@ -15,26 +14,26 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// The errors of this crate's calls.
 ///
-/// An expected outcome (another holder has the key, the answer is a replay) is not an error: it is
-/// a variant of [`Claim`](crate::Claim) or [`Outcome`](crate::Outcome).
+/// An expected outcome (another holder has the key, the answer is a replay) is not an error: it is a variant of the
+/// call's answer, such as [`Claim`](crate::Claim) or [`Outcome`](crate::Outcome).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The server refused, or the connection to it failed.
+    /// An error of tokio-postgres: the server refused, the connection failed, or a value could not be read.
     #[error("{}", self.describe(.0))]
     Database(#[from] tokio_postgres::Error),
-    /// The server refused, or the connection to it failed, over sqlx.
+    /// An error of sqlx, or of its pool.
     #[cfg(feature = "sqlx")]
     #[error("{}", self.describe(.0))]
     Sqlx(#[from] sqlx::Error),
     /// The pool could not hand out a connection.
     #[error("no connection from the pool: {0}")]
     Pool(#[source] PoolError),
-    /// A value could not be written as JSON, or JSON is not of the type asked for.
+    /// A value could not be written as JSON, or a text could not be read as JSON of the wanted type.
     #[error("json: {0}")]
     Json(#[from] serde_json::Error),
-    /// The database did not answer within [`Backoff::call_timeout`](crate::Backoff). The call may have been carried out
-    /// all the same; repeating it is safe (an emit needs its `dedupe_key` for that).
+    /// The database did not answer within [`Backoff::call_timeout`](crate::Backoff). The server may have carried the
+    /// call out. Repeating the call is safe (an emit needs its `dedupe_key` for that).
     #[error("the database did not answer in time")]
     TimedOut,
     /// An error of the caller's own code: from the callback that deletes artifacts, or made with [`Error::other`].
@@ -57,19 +56,19 @@ type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 pub enum Kind {
     /// `ON001`: the lease is lost. Stop, and undo effects outside the database (the hint may ask for a check first).
     LeaseLost,
-    /// `ON006`: an earlier, committed transaction has made this write with this token, or ended an event that the write
-    /// names. Roll back this transaction, and continue from the stored state: read it, or claim again. If the call was
-    /// alone in its transaction and repeats a call whose answer was lost, that call succeeded.
+    /// `ON006`: an earlier, committed transaction has made this write, finished the key with this token, or ended an
+    /// event that the write names. Roll back this transaction, and continue from the stored state: read it, or claim
+    /// again. If the call was alone in its transaction and repeats a call whose answer was lost, that call succeeded.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.
     WrongShard,
-    /// `ON002`: a move that is not declared, a step of the teardown out of order, or a write that
-    /// the machine's guard refuses. Fix the program, or the definition.
+    /// `ON002`: a move that is not declared, a call of the teardown out of order, a write that the machine's guard
+    /// refuses, or an update that a trigger or policy suppresses. Fix the program, the definition or the table.
     IllegalTransition,
-    /// `ON003`: the machine's definition is wrong; [`Error::faults`] lists the faults.
+    /// `ON003`: the machine's definition has faults; [`Error::faults`] lists them.
     InvalidDefinition,
-    /// `ON004`: a claim state that no sweep covers. Start the janitor before the service.
+    /// `ON004`: no sweep covers a claim state. Start the janitor before the service.
     UncoveredClaimState,
     /// `ON005`: items are undecided, or the deletion of artifacts is not confirmed. Refund and clean up first.
     TeardownIncomplete,
@@ -77,11 +76,12 @@ pub enum Kind {
     Undeclared,
     /// A race was lost (`40001`, `40P01`, `55P03`): run the same transaction again.
     Conflict,
-    /// The database cannot be reached, is starting or is shutting down: run the same call again, on another connection.
+    /// The database cannot be reached, does not answer in time, has no free connection, is starting or is shutting
+    /// down: run the same call again, on another connection.
     Unavailable,
-    /// The database had no room for the call (`53…`: disk, memory) or cancelled it (`57014`, a `statement_timeout`).
-    /// The call had no effect. This kind is not [retryable](Error::is_retryable), since a retry may make the overload
-    /// worse. Workers retry nevertheless, after a wait.
+    /// The database had no room for the call (`53…` except `53300`: disk, memory) or cancelled it (`57014`, such as a
+    /// `statement_timeout`). The call had no effect. This kind is not [retryable](Error::is_retryable), since a retry
+    /// may make the overload worse. Workers retry nevertheless, after a wait.
     Overloaded,
     /// `25006`: this server or this transaction is read-only. Send the call to the primary.
     ReadOnly,
@@ -98,10 +98,10 @@ pub enum Kind {
 impl Error {
     /// Wraps any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. The result is of
     /// [`Kind::Other`], unless the error is a driver's or its `source()` leads to a driver's error, which then decides
-    /// the kind. So an error of another PostgreSQL server would count as one of this server, and the work might run
-    /// again: wrap only the text of such an error.
+    /// the kind. An error from another PostgreSQL server would be judged in the same way, and the work might run again:
+    /// wrap only the text of such an error.
     ///
-    /// The kind does not say whether a call to another service was carried out. If one may have been, return
+    /// The kind does not show whether another service has carried out a call. If it may have, return
     /// [`Failure::retry`](crate::Failure::retry) or [`Failure::unknown`](crate::Failure::unknown) instead.
     pub fn other(error: impl Into<BoxError>) -> Self {
         Self::Other(error.into())
@@ -146,7 +146,7 @@ impl Error {
         detail.unwrap_or_default().lines()
     }
 
-    /// The kind of the error, by its SQLSTATE if it has one.
+    /// The kind of the error; its SQLSTATE, if it has one, decides.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match (self, self.code()) {
@@ -179,12 +179,12 @@ impl Error {
         self.is_retryable() || matches!(self.kind(), Kind::Overloaded | Kind::ReadOnly)
     }
 
-    /// The chain of `source()`s, since the caller's own error may wrap a driver's error.
+    /// All errors in the chain of `source()`, because the caller's own error may wrap a driver's error.
     fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
         successors(self.source(), |&cause| cause.source())
     }
 
-    /// The server's refusal, whichever driver brought it.
+    /// The server's refusal, over either driver.
     fn refusal(&self) -> Option<Refusal<'_>> {
         self.causes().find_map(|cause| {
             #[cfg(feature = "sqlx")]
@@ -224,7 +224,7 @@ impl Error {
                 _ => said,
             };
         };
-        // The faults of a definition quote only the definition; other details may quote rows.
+        // Of all details only the faults of a definition are shown: other details may quote rows.
         let faults = self.faults().collect::<Vec<_>>().join("; ");
         let faults = (!faults.is_empty()).then(|| format!(": {faults}"));
         let hint = hint.map(|hint| format!(" ({hint})"));
@@ -253,8 +253,8 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         "ON007" => Kind::WrongShard,
         // Serialization failure, deadlock, lock not available: rolled back, for certain.
         "40001" | "40P01" | "55P03" => Kind::Conflict,
-        // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, out of connections;
-        // "completion unknown" is like a lost answer; after a failover a pooler may not know the database yet.
+        // Shutdown, crash, starting up, idle-session and idle-in-transaction timeouts, too many connections,
+        // "completion unknown" (a lost answer), no such database (a pooler may not know it after a failover).
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" | "40003" | "3D000" => {
             Kind::Unavailable
         }

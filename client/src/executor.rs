@@ -1,8 +1,8 @@
-//! Owns the way to the server: through the caller's own executor, one round trip a call.
+//! Owns the execution of calls: each call is one statement on the caller's own executor.
 //!
-//! Invariant: over tokio-postgres a call is one Parse-Bind-Execute-Sync of an unnamed statement. It leaves nothing
-//! behind in the session, so it works through a transaction-mode pooler. If a call is dropped after `SUSPICIOUS`
-//! without an answer, its pooled connection is not used again.
+//! Invariant: over tokio-postgres a call is one round trip, the Parse-Bind-Execute-Sync of an unnamed statement. The
+//! call leaves nothing behind in the session, so it works through a transaction-mode pooler. If a call is dropped after
+//! `SUSPICIOUS` without an answer, its pooled connection is not used again.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -19,10 +19,10 @@ use crate::Error;
 /// that only after a quarter of an hour.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
 
-/// The arguments of a call: each with the type it is sent as.
+/// The arguments of a call, each with the PostgreSQL type as which it is sent.
 pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
-/// A row of an answer, whichever driver brought it.
+/// A row of an answer, from any driver.
 #[derive(Debug)]
 pub struct Row(Brought);
 
@@ -60,7 +60,7 @@ impl From<tokio_postgres::Row> for Row {
     note = "with the feature `sqlx` also to a `sqlx::PgPool`, or `&Sqlx::on(&mut transaction)`"
 )]
 pub trait Executor: Sync {
-    /// Runs one statement in one round trip.
+    /// Runs one statement and returns its rows.
     ///
     /// # Errors
     /// Any error of the connection or the server.
@@ -73,8 +73,8 @@ pub trait Executor: Sync {
 
 /// An executor on which each call commits by itself.
 ///
-/// The helpers that make several calls with other work in between ([`Key::run`](crate::Key::run)) require such an
-/// executor, because inside one open transaction no other session sees their claim.
+/// Helpers that make several calls with other work in between, such as [`Key::run`](crate::Key::run), require such an
+/// executor, because no other session sees a claim before its transaction commits.
 #[diagnostic::on_unimplemented(
     message = "the calls on `{Self}` do not commit by themselves",
     label = "neither a pool nor a connection",
@@ -153,7 +153,7 @@ impl<C> Drop for Asked<C> {
     }
 }
 
-/// Runs one call: its arguments are the names of its subject (such as scope and key), then the call's own.
+/// Runs one call. Its first arguments are `names` (such as scope and key), the others are `own`.
 pub(crate) async fn call<E: Executor>(
     exec: &E,
     sql: &str,

@@ -2,11 +2,11 @@
 //!
 //! A message's life, in the order of its calls: the handler's transaction accepts the message ([`Inbox::accept`]),
 //! makes the handler's writes, and records a verdict ([`Inbox::record`]); every duplicate gets that verdict.
-//! [`Inbox::once`] makes these three steps. A saga's steps and their compensations, which can overtake each other on
+//! [`Inbox::once`] does all of this. A saga's steps and their compensations, which can overtake each other on
 //! the wire, go through [`Inbox::barrier`].
 //!
-//! Invariant: everything happens in the caller's transaction. A message counts as accepted exactly when the handler's
-//! writes are committed; a duplicate waits for a handler that is still running.
+//! Invariant: everything happens in the caller's transaction. A message counts as accepted exactly if the handler's
+//! writes are committed; the accept of a duplicate waits for a handler that is still running.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -70,9 +70,9 @@ pub enum Barrier {
     Run,
     /// This action or compensation was done before.
     Duplicate,
-    /// A compensation whose action never ran: there is nothing to undo.
+    /// A compensation whose action has not run: there is nothing to undo.
     Skipped,
-    /// An action that comes after its compensation: it must not be done.
+    /// An action that arrives after its compensation: do not do it.
     Refused,
 }
 
@@ -99,8 +99,8 @@ impl Inbox {
         &self.scope
     }
 
-    /// Accepts a message, in the transaction of its handler's writes. A duplicate waits for a handler
-    /// that is still running (`lock_timeout` bounds the wait: `55P03`).
+    /// Accepts a message, in the transaction of its handler's writes. The call for a duplicate waits for a handler that
+    /// is still running (`lock_timeout` bounds the wait: `55P03`).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -123,7 +123,7 @@ impl Inbox {
     /// ```
     ///
     /// # Errors
-    /// `22023` for a bad argument; `42501` if the scope has another owner; `55P03` if a running handler took too long;
+    /// `22023` for a bad argument; `42501` if the scope has another owner; `55P03` at the end of a `lock_timeout`;
     /// `40001` for a lost race above READ COMMITTED; `ON007` for a message of another shard.
     pub async fn accept<E: Executor>(&self, exec: &E, message_id: &str) -> Result<Accepted, Error> {
         let ttl = self.ttl.map(Interval);
@@ -138,11 +138,11 @@ impl Inbox {
     }
 
     /// Records a message's verdict, the answer for its duplicates. Only the transaction that accepted the message may
-    /// record one. The first verdict stays; recording the same verdict again in this transaction changes nothing.
+    /// record its verdict. The first verdict stays; recording it again in the same transaction changes nothing.
     ///
     /// # Errors
-    /// `ON001` for a message that this transaction has not accepted; `ON006` if another verdict, or one of an earlier
-    /// transaction, is recorded; `22023` for a bad argument.
+    /// `ON006` if another verdict, or a verdict of an earlier transaction, is recorded; otherwise `ON001` if this
+    /// transaction has not accepted the message; `22023` for a bad argument.
     pub async fn record<E: Executor>(
         &self,
         exec: &E,
@@ -210,8 +210,8 @@ impl Inbox {
         }
     }
 
-    /// Asks whether to do a saga's step, or its compensation, now. Call it in the transaction that makes the writes. It
-    /// waits while another transaction is handling the same step or its compensation.
+    /// Registers a saga's step, or the step's compensation, and returns whether to do it now. Call this in the
+    /// transaction of the writes. Waits while another transaction is handling the same step or its compensation.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

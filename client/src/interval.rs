@@ -17,8 +17,8 @@ const DAYS_PER_MONTH: i64 = 30;
 pub(crate) struct Interval(pub(crate) Duration);
 
 impl Interval {
-    /// Writes the 16 bytes that the server reads. A time that is too long becomes `i64::MAX` microseconds: the server
-    /// refuses those and names the argument, which an error from here could not.
+    /// Writes the 16 bytes that the server reads. A time that is too long becomes `i64::MAX` microseconds. The server
+    /// refuses such an interval, with the argument's name, which is not known here.
     fn encode(self) -> [u8; 16] {
         let micros = i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX);
         let mut bytes = [0; 16];
@@ -26,7 +26,6 @@ impl Interval {
         bytes
     }
 
-    /// Reads the 16 bytes the server sends; a negative length becomes zero.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (micros, rest) = bytes.split_first_chunk::<8>()?;
         let (days, rest) = rest.split_first_chunk::<4>()?;

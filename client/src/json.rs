@@ -1,7 +1,7 @@
 //! Owns JSON as text that is neither parsed nor rebuilt.
 //!
-//! Invariant: [`Json::as_str`] is the text as it was received, or as [`Json::of`] wrote it, byte for byte. Of its
-//! methods only [`Json::parse`] parses it.
+//! Invariant: [`Json::as_str`] returns the text as it was received, or as [`Json::of`] wrote it, byte for byte. Only
+//! [`Json::parse`] parses the text.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -53,7 +53,7 @@ impl Json {
         &self.0
     }
 
-    /// Takes the text out, without copying it.
+    /// Returns the text as a `String`, without a copy.
     #[must_use]
     pub fn into_string(self) -> String {
         self.0.into_string()

@@ -1,12 +1,12 @@
-//! Client for the pg_once PostgreSQL extension: each request exactly once, retries that converge.
+//! Client for the pg_once PostgreSQL extension: a repeated request takes effect once and gets the same answer.
 //!
 //! A [`Scope`] names an operation, a [`Key`] one logical request in it. [`Key::run`] does everything: claim, work,
-//! stored answer, replay. [`Scope::completer`] finishes the requests whose client never retried.
+//! stored answer, replay. [`Scope::completer`] finishes abandoned requests, whose clients have not retried.
 //!
-//! A [`Machine`] declares the states and moves of one of your tables, a [`MachineRow`] is one row in
-//! it. [`MachineRow::transition`] makes one declared move. [`MachineRow::claim`] takes the row for
-//! work that can die half-way, and [`MachineRow::job`] runs such work item by item.
-//! [`Cancel::teardown`] refunds, cleans up and only then makes the row `cancelled`.
+//! A [`Machine`] declares the states and moves of one of your tables; a [`MachineRow`] is one row of this table.
+//! [`MachineRow::transition`] makes one declared move. [`MachineRow::claim`] leases the row for work that a crash can
+//! interrupt, and [`MachineRow::job`] runs such work item by item. [`Cancel::teardown`] refunds the row's items, has
+//! their artifacts deleted, and only then makes the row `cancelled`.
 //!
 //! A [`Topic`] takes events that commit with your own writes: call [`Topic::emit`] in your transaction. A
 //! [`Subscriber::worker`] delivers them. An [`Inbox`] is for the receiver: each message is handled once, however often
@@ -60,8 +60,8 @@
 //!
 //! # The pool
 //!
-//! A worker needs the connections that its running handlers hold, and one or two more connections. A heartbeat that
-//! waits too long for a connection loses the lease.
+//! A worker needs the connections that its running handlers hold, and one or two more connections. A lease is lost if
+//! its heartbeat waits too long for a connection.
 //!
 //! A call that is dropped or times out ([`Backoff::call_timeout`]) after a second or more closes its pooled connection.
 //! So the pool drops its connections to a vanished server (a failover, a firewall) one by one. `tcp_user_timeout` and

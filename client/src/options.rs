@@ -56,7 +56,7 @@ macro_rules! options {
         pub struct $name(crate::options::Options);
 
         impl $name {
-            /// Names no option, so it changes nothing.
+            /// Makes options that change nothing.
             pub fn new() -> Self {
                 Self::default()
             }
@@ -77,7 +77,7 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// Declares the methods of a builder that set a field of the same name.
+/// Declares methods of a builder; each sets the field of its name.
 macro_rules! setters {
     ($($(#[$doc:meta])* $field:ident: $of:ty,)*) => {$(
         $(#[$doc])*

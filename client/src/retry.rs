@@ -1,7 +1,7 @@
-//! Owns waiting between attempts: exponential backoff with full jitter.
+//! Waits between tries: exponential backoff with full jitter.
 //!
-//! Invariant: a call is retried only after an error that may pass, and after a random wait, so that callers who failed
-//! together do not retry together. A loop without a bound on its tries has a shortest wait.
+//! Invariant: a call is retried only after a temporary failure and a random wait, so that callers who failed together
+//! do not retry together. In a loop without a bound on its tries, no wait is shorter than `SHORTEST_PAUSE`.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::{Error, Failure, Kind};
 
-/// The shortest wait of a loop without a bound, whatever the settings.
+/// The shortest wait of a loop without a bound on its tries, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// How often to retry, and how long to wait.
+/// The number of tries, the waits between them, and the timeout of each try.
 ///
 /// Before try `n + 1` the caller waits a random time between zero and the smaller of `base · 2^(n−1)` and `cap`.
 ///
@@ -73,7 +73,7 @@ impl Backoff {
         self.ceiling(failures).mul_f64(rand::rng().random::<f64>())
     }
 
-    /// A random wait for loops without a bound: never zero.
+    /// A random wait for loops without a bound on their tries: never zero.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         self.wait(failures).max(SHORTEST_PAUSE)
     }
@@ -98,11 +98,11 @@ impl Backoff {
         }
     }
 
-    /// Runs `call` until it succeeds, fails for good, or the tries are used up.
+    /// Runs `call` until it succeeds, fails with an error that is not [retryable](Error::is_retryable), or has used up
+    /// the tries.
     ///
-    /// `call` is anything that may be run again from its beginning: one call of this crate, or a whole
-    /// transaction. It is dropped when it times out, or when this future is dropped; the server may or
-    /// may not have carried it out then.
+    /// `call` is one call of this crate, or a whole transaction: anything that may be run again from its beginning. If
+    /// its future is dropped (at a timeout, or with this future), the server may or may not have carried the call out.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -125,7 +125,7 @@ impl Backoff {
     }
 
     /// Calls another service, at most `tries` times. After [`Failure::Retry`], waits for its `retry_after` plus a
-    /// random time and calls again. Any other failure, and one with a `retry_after` above `cap`, is returned at once.
+    /// random time and calls again. Any other failure, or a `retry_after` above `cap`, ends the calls at once.
     ///
     /// Return `Retry` if the service did nothing, or if it dedupes by the key that was sent; `Unknown` if the service
     /// may have acted; `Abort` if it refused for good ([`http::is_final`](crate::http::is_final)).
@@ -157,7 +157,7 @@ impl Backoff {
         self.retry_where(Error::may_pass, call).await
     }
 
-    /// Like `insist`, for a write that a token makes once: if a retry gets `ON006`, an earlier try has succeeded.
+    /// Like `insist`, for a write that succeeds once per token: if a retry gets `ON006`, an earlier try has succeeded.
     pub(crate) async fn insist_once<Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<(), Error>
     where
         Fut: Future<Output = Result<(), Error>>,
@@ -173,8 +173,8 @@ impl Backoff {
         }
     }
 
-    /// Like `insist`, but without a bound: the caller drops this future at the end of the lease. Also returns when the
-    /// answered call was sent.
+    /// Like `insist`, but without a bound on the tries: the caller drops this future after the lease has ended. Returns
+    /// also the time at which the answered call was sent.
     pub(crate) async fn until_answered<T, Fut>(
         &self,
         mut call: impl FnMut() -> Fut,
@@ -225,7 +225,7 @@ impl Failures<'_> {
         Ok(())
     }
 
-    /// Waits after a failure of a loop without a bound.
+    /// Waits after a failure in a loop without a bound on its tries.
     pub(crate) async fn pause(&mut self, error: &Error) {
         self.count += 1;
         self.sleep(error, self.backoff.pause(self.count)).await;

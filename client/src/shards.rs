@@ -1,4 +1,4 @@
-//! Owns the choice of the shard for a routing value, if the rows of many tenants are spread over databases.
+//! Owns the choice of the shard for a routing value, if the tenants' rows are in several databases.
 //!
 //! Invariant: a routing value leads to the shard that `once.shard_of` names.
 
@@ -14,8 +14,8 @@ const TOO_MANY: usize = 65_537;
 
 /// A pool for each shard: each database holds a fixed slice of the routing values, such as tenants.
 ///
-/// The number of shards is chosen once and never changes. In the wrong database a claim of a key, a message or a saga's
-/// step fails with [`Kind::WrongShard`](crate::Kind::WrongShard) and does nothing.
+/// The number of shards is chosen once and never changes. After [`Shards::set`] a claim of a key, a message or a saga's
+/// step in the wrong database fails with [`Kind::WrongShard`](crate::Kind::WrongShard) and does nothing.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -41,7 +41,7 @@ pub struct Shards<E = Pool> {
 }
 
 impl<E: Executor> Shards<E> {
-    /// The pools of all shards, by their numbers from 0.
+    /// Takes one pool for each shard, in the order of the shards' numbers from 0.
     ///
     /// # Errors
     /// [`Error::Argument`] without a pool, or with more than the 65,536 that the server takes.
@@ -53,33 +53,33 @@ impl<E: Executor> Shards<E> {
         Ok(Self { pools })
     }
 
-    /// The shard of a routing value: the part of a key, message or saga before the first `/` (`once.shard_set` can set
-    /// another separator, or route by the scope instead).
+    /// Returns the pool for a routing value. That is the part of a key, message or saga before the first `/`
+    /// (`once.shard_set` can set another separator, or route by the scope instead).
     #[must_use]
     pub fn of(&self, routing: &str) -> &E {
         &self.pools[self.number_of(routing)]
     }
 
-    /// The shard of a key whose routing value is the part before the first `/`, such as the user's name in a key of
-    /// [`key_of_header`](crate::http::key_of_header).
+    /// Returns the pool for a key whose routing value is the part before the first `/`, such as the user's name in a
+    /// key of [`key_of_header`](crate::http::key_of_header).
     #[must_use]
     pub fn of_key(&self, key: &Key) -> &E {
         let routing = key.as_str().split('/').next();
         self.of(routing.unwrap_or_default())
     }
 
-    /// The number of the shard of a routing value.
+    /// Returns the number of the shard for a routing value.
     #[must_use]
     pub fn number_of(&self, routing: &str) -> usize {
         number(routing, self.pools.len())
     }
 
-    /// Each shard's number and pool, for work on all shards.
+    /// Iterates over each shard's number and pool, for work on all shards.
     pub fn each(&self) -> impl Iterator<Item = (usize, &E)> {
         self.pools.iter().enumerate()
     }
 
-    /// The shard with this number, such as the number in [`Event::shard`](crate::Event::shard).
+    /// Returns the pool of the shard with this number, such as the number in [`Event::shard`](crate::Event::shard).
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&E> {
         self.pools.get(number)
@@ -89,8 +89,8 @@ impl<E: Executor> Shards<E> {
         self.each().map(|(n, pool)| (Some(n), pool)).collect()
     }
 
-    /// Tells each database which shard it is (`once.shard_set` with its default `by` and `separator`). Call it when the
-    /// databases are set up; a later call changes nothing, and fails if a pool leads to another shard.
+    /// Stores in each database which shard it is (`once.shard_set` with its default `by` and `separator`). Call it when
+    /// the databases are set up; a later call changes nothing, and fails if a pool leads to another shard.
     ///
     /// # Errors
     /// `55006` if a database has other values already, such as another separator; `42501` without the right to operate.

@@ -1,8 +1,8 @@
-//! Owns the way to the server over sqlx: through a pool, a connection or a transaction of sqlx.
+//! Runs calls over sqlx: on a pool, a connection or a transaction of sqlx.
 //!
 //! Invariant: like the caller's own statements, each statement is prepared once for a connection and then cached. The
-//! first call of a statement on a connection takes two round trips, a later call one. If a call has no answer after a
-//! second and is dropped, its pooled connection is not used again.
+//! first call of a statement on a connection takes two round trips, a later call one (`test_before_acquire` of a pool
+//! adds one). If a call has no answer after a second and is dropped, its pooled connection is not used again.
 
 use ::sqlx::encode::{Encode, IsNull};
 use ::sqlx::error::BoxDynError;
@@ -17,7 +17,7 @@ use tokio_postgres::types::{self, ToSql};
 use crate::executor::Asked;
 use crate::{Args, Autocommit, Error, Executor, Row};
 
-/// The SQLSTATE of a prepared statement whose function now has other columns.
+/// The SQLSTATE of a stale statement: its function now returns other columns.
 const STALE: &str = "0A000";
 
 /// An executor over a connection or transaction of sqlx: `lease.complete(&Sqlx::on(&mut transaction), &answer)`.
@@ -53,8 +53,8 @@ impl Executor for PgPool {
 
 impl Autocommit for PgPool {}
 
-/// Runs a statement. After an update of the extension, a cached statement may be stale: it is prepared again. In an
-/// open transaction the call still fails, because the stale statement has aborted the transaction.
+/// Runs a statement. After an update of the extension, a cached statement may be stale; then it is prepared again. In
+/// an open transaction the call still fails, because the stale statement has aborted the transaction.
 async fn ask(connection: &mut PgConnection, sql: &str, args: &Args<'_>) -> Result<Vec<Row>, Error> {
     match fetch(connection, sql, args).await {
         Err(stale) if stale.code() == Some(STALE) => {
@@ -93,7 +93,7 @@ fn row_of(row: &PgRow) -> Result<Row, ::sqlx::Error> {
     columns.map(Row::of_columns)
 }
 
-/// An argument of a call; it is sent in the binary form of the wire.
+/// An argument of a call; it is sent in the binary wire format.
 struct Argument<'a>(&'a (dyn ToSql + Sync), &'a types::Type);
 
 impl ::sqlx::Type<Postgres> for Argument<'_> {

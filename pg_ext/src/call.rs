@@ -1,12 +1,11 @@
-//! Reads the arguments of one SQL call from the server's datums; a value that is not toasted is not copied. An
-//! error names the argument.
+//! Reads the arguments of one SQL call; a value that is not toasted is not copied. An error names the argument.
 
 use crate::clock;
 use crate::error::{Error, Result};
 use pgrx::pg_sys::{self, Datum};
 use std::borrow::Cow;
 
-/// The longest name of a scope, machine, topic, subscriber or status, in characters.
+/// The longest name of a scope, machine, step, requester, topic, subscriber or status, in characters.
 pub const SCOPE_MAX: usize = 100;
 /// The longest key, order_key, dedupe_key, message_id or saga, in characters.
 pub const KEY_MAX: usize = 255;
@@ -27,7 +26,7 @@ impl Call {
         Call { fcinfo }
     }
 
-    /// The server's FunctionCallInfo, for a function that returns a set.
+    /// The server's FunctionCallInfo, for functions that return a set, and for triggers.
     pub fn fcinfo(&self) -> pg_sys::FunctionCallInfo {
         self.fcinfo
     }
@@ -193,7 +192,7 @@ pub fn varlena<'a>(datum: Datum) -> &'a [u8] {
     }
 }
 
-/// The size of a varlena datum without compression; it is not detoasted.
+/// The uncompressed size of a varlena datum, with its header. Does not detoast the datum.
 pub fn varlena_size(datum: Datum) -> usize {
     // SAFETY: the datum is a non-null varlena.
     unsafe { pg_sys::toast_raw_datum_size(datum) }
@@ -210,12 +209,12 @@ pub fn texts_or_null<'a>(array: Datum) -> Vec<Option<&'a [u8]>> {
     elements.map(|element| element.map(varlena)).collect()
 }
 
-/// The elements of a bigint[]; None if one is NULL.
+/// The elements of a bigint[]; None if an element is NULL.
 pub fn i64s(array: Datum) -> Option<Vec<i64>> {
     of_8_bytes(array, pg_sys::INT8OID)
 }
 
-/// The elements of a timestamptz[]; None if one is NULL.
+/// The elements of a timestamptz[]; None if an element is NULL.
 pub fn times(array: Datum) -> Option<Vec<i64>> {
     of_8_bytes(array, pg_sys::TIMESTAMPTZOID)
 }
@@ -253,8 +252,8 @@ pub fn characters(text: &[u8]) -> usize {
     unsafe { pg_sys::pg_mbstrlen_with_len(text.as_ptr().cast(), text.len() as i32) as usize }
 }
 
-/// A text of this database in UTF-8; in a SQL_ASCII database its bytes unchanged. Hashes of the result survive a
-/// restore into a database of another encoding.
+/// A text of this database in UTF-8; in a SQL_ASCII database its bytes unchanged. Hashes of the result stay the
+/// same after a restore into a database of another encoding.
 pub fn utf8(text: &[u8]) -> Cow<'_, [u8]> {
     match to_utf8() {
         Some(convert) => convert(text),

@@ -9,13 +9,12 @@ use crate::table;
 use pgrx::pg_sys::{self, Datum, INT8OID};
 use std::ffi::{CStr, CString, c_char};
 
-/// Whether the caller has the rights of a role, as a superuser always has. A dropped role has no members.
+/// Whether the caller has the rights of a role: a superuser always does, and after a drop of the role nobody else.
 pub fn has_rights_of(role: Datum) -> bool {
     // SAFETY: both read the system caches.
     unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), oid(role)) }
 }
 
-/// The caller is a superuser.
 pub fn is_superuser() -> bool {
     // SAFETY: reads the system caches.
     unsafe { pg_sys::superuser() }

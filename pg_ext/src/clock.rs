@@ -8,8 +8,7 @@ use crate::settings;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::{CStr, CString};
 
-/// The longest interval accepted anywhere: a thousand years. The sum of a date and two such intervals cannot
-/// overflow a timestamptz.
+/// The longest accepted interval: a thousand years. The present time plus two of them cannot overflow a timestamptz.
 pub const LONGEST_US: i64 = 1_000 * 365 * DAY_US;
 /// 24 hours.
 pub const DAY_US: i64 = 86_400_000_000;
@@ -30,8 +29,7 @@ pub fn nap() {
     unsafe { pg_sys::pg_usleep(1_000) };
 }
 
-/// A new lease's token: the server's real clock in microseconds, or the previous token plus one if that is
-/// larger.
+/// A new lease's token: the real clock in microseconds, or the previous token plus one if that is larger.
 pub fn next_token(previous: i64) -> i64 {
     real_us().max(previous.saturating_add(1))
 }

@@ -1,10 +1,10 @@
 //! Counts of claims by outcome, and of uncommitted steps, in shared memory for each database.
 //!
 //! The counts need shared_preload_libraries: only a library on that list may reserve shared memory. A backend that
-//! loaded the library by itself counts nothing. A count is one relaxed addition to a cache line that few backends
-//! share. Calls are counted, so a claim that is rolled back stays counted. A restart or a crash resets all counts.
+//! loaded the library by itself counts nothing. Counting is one relaxed addition to a cache line that an eighth of the
+//! database's backends share. Calls count even if they are rolled back. A restart or a crash resets all counts.
 //!
-//! A database keeps a slot from its first use until the server restarts. If no slot is free, it is not counted.
+//! A database keeps a slot from its first use until the server restarts. If none is free, the database is not counted.
 //! Rates come from samples that `metrics()` and `doctor()` store in the slot, so no claim reads the clock for them.
 
 use crate::clock;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 pub const DATABASES: usize = 64;
 /// Backends of a database are spread over this many stripes.
 const STRIPES: usize = 8;
-/// Time between two samples.
+/// The least time between two samples.
 const WINDOW_US: i64 = 300_000_000;
 
 /// How a claim ended.
@@ -57,7 +57,6 @@ impl ClaimOutcome {
     }
 }
 
-/// A number for each outcome.
 pub type Counts = [u64; ClaimOutcome::ALL.len()];
 
 /// Claims of some backends of a database. Fills two cache lines of 64 bytes, because some processors fetch two at once.
@@ -72,7 +71,7 @@ impl Stripe {
 
 type Sample = [AtomicU64; ClaimOutcome::ALL.len()];
 
-/// One database.
+/// The counts of one database.
 struct Slot {
     stripes: [Stripe; STRIPES],
     /// Steps that began and ended in one transaction, and the time of the last such step.
@@ -164,7 +163,7 @@ thread_local! {
     static MINE: Cell<Mine> = const { Cell::new(Mine::Unknown) };
 }
 
-/// Asks the server for the memory, where the library is being loaded by shared_preload_libraries.
+/// Asks the server for the memory, if the library is being loaded by shared_preload_libraries.
 #[allow(
     unexpected_cfgs,
     reason = "pgrx's macro asks for server versions that this crate has no feature for"
@@ -207,7 +206,7 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
 }
 
 /// The claims since the server started, and those since the older sample, which is five to ten minutes old, or older if
-/// this was called less often. None: nothing is counted.
+/// `claims` was called less often. None: nothing is counted.
 pub fn claims() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;

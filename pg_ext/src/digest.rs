@@ -28,8 +28,8 @@ pub fn digits(byte: u8) -> [u8; 2] {
     [byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)])
 }
 
-/// A 64-bit hash of a call and its arguments, never 0. It tells a repeated call from a new call. The length precedes
-/// each part; a NULL is hashed as a length that no text has.
+/// A 64-bit hash of a call and its arguments, never 0. It distinguishes a repeated call from a new one. The length
+/// precedes each part; a NULL is hashed as a length that no text has.
 pub fn call_mark(function: &str, parts: &[Option<&[u8]>]) -> i64 {
     let mut hash = Sha256::new().chain_update(function);
     for part in parts {

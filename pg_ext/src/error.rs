@@ -65,7 +65,6 @@ pub struct Error {
     pub hint: Option<String>,
 }
 
-/// The result of a function of the extension.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -104,7 +103,7 @@ impl Error {
         ))
     }
 
-    /// 40001 for a lost race: above READ COMMITTED the snapshot does not show the other session's change.
+    /// 40001 for a lost race, mostly above READ COMMITTED, where the snapshot does not show the other session's change.
     pub fn retry_transaction(what: impl AsRef<str>) -> Error {
         Error::new(
             Kind::RetryTransaction,

@@ -1,5 +1,5 @@
-//! The symbols that `sql/*.sql` names. Each one reads its call, runs a function of a noun and raises its error. A
-//! released symbol is never removed.
+//! The symbols that `sql/*.sql` names. Each exported function reads its call, runs a function of a noun and raises that
+//! function's error. A released symbol is never removed.
 
 use crate::call::Call;
 use crate::error::Result;
@@ -29,7 +29,6 @@ macro_rules! version_1 {
     };
 }
 
-/// Exports `$symbol`.
 macro_rules! export {
     ($($symbol:ident => $function:expr;)*) => {$(
         const _: () = {

@@ -71,7 +71,7 @@ pub fn incarnation_renew(call: &Call) -> Result<Datum> {
         )
         .as_bytes(),
     )?;
-    // The present series of events depends on the incarnation. In CREATE EXTENSION there is no such table yet.
+    // The present series of events depends on the incarnation. In CREATE EXTENSION once.series does not exist yet.
     table::tell_all(&[c"series"]).ok();
     Ok(call.return_null())
 }

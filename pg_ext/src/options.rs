@@ -1,8 +1,8 @@
 //! The options of the `*_set` functions: a JSON object, read member by member.
 //!
 //! Every member is checked before anything is written. An unknown member is an error; an error about a member names it.
-//! JSON null resets an option: every check accepts null, and a check that returns a value returns None. The meaning of
-//! an option, its default and its column are in the calling file.
+//! JSON null resets an option: every check accepts null, and a check that returns a value then returns None. The
+//! meaning of an option, its default and its column are in the calling file.
 
 use crate::call::{Call, characters, shown, varlena};
 use crate::caller;
@@ -32,7 +32,7 @@ pub struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Reads argument `i`, named options; `hint` lists the options there are.
+    /// Reads argument `i`, which SQL calls `options`; `hint` lists the known options.
     pub fn of<'a>(call: &Call, i: usize, hint: &'static str) -> Result<Given<'a>> {
         let bad = |problem: &str| Error::bad_argument("options", problem, hint);
         let json = call.datum(i).ok_or_else(|| bad("must not be null"))?;
@@ -70,7 +70,7 @@ impl<'a> Member<'a> {
         self.json_type == b"null"
     }
 
-    /// An interval as text, in microseconds, of at least `least`; the number 0 is accepted, too, if `least` is 0.
+    /// Reads an interval given as text: at least `least` microseconds. If `least` is 0, the number 0 is accepted, too.
     pub fn duration(&self, least: i64) -> Result<Option<i64>> {
         if self.is_null() {
             return Ok(None);

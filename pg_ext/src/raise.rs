@@ -55,7 +55,6 @@ pub fn warn(message: String, hint: &str) {
     }
 }
 
-/// Raises the error; does not return.
 pub fn raise(error: Error) -> ! {
     let code = packed(error.kind.sqlstate());
     let message = server_string(Some(error.message));

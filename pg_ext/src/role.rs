@@ -1,8 +1,8 @@
-//! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file turns
-//! those rows into grants and remembers them.
+//! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file grants
+//! them, and stores the kinds of each role in once.role_grant.
 //!
-//! A revoke removes the rights that no other granted kind gives, and USAGE on the schema with the last kind. A grant is
-//! never part of the extension (see [`OfTheUser`]).
+//! A revoke removes the rights that no other granted kind gives; with the last kind also USAGE on the schema. A grant
+//! is never part of the extension (see [`OfTheUser`]).
 
 use crate::call::Call;
 use crate::call::{shown, varlena};
@@ -102,7 +102,7 @@ fn change(call: &Call, memory: &'static Kept) -> Result<Datum> {
     }
     table::ensure_writable(c"role_grant")?;
     let statements = {
-        // Two calls at once would change the rights of the same functions.
+        // Two calls at once could update the same row of pg_proc, and one of them would fail.
         spi::run(b"LOCK TABLE once.role_grant IN SHARE ROW EXCLUSIVE MODE")?;
         let incarnation = Some(Datum::from(incarnation::present()?));
         let kind = Some(row::text(kind));
@@ -122,8 +122,8 @@ fn change(call: &Call, memory: &'static Kept) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// While an extension's script runs, the server records every GRANT as part of the extension, and pg_dump leaves it
-/// out: a restored database would lack the grants that an upgrade made. While this value lives, grants are the user's.
+/// While an extension's script runs, the server records grants as part of the extension, and pg_dump omits them: a
+/// restored database would lack the grants that an upgrade made. While this value lives, grants are the user's.
 struct OfTheUser {
     in_script: bool,
 }

@@ -76,7 +76,6 @@ impl Rows {
         }
     }
 
-    /// Adds one row.
     pub fn push(&self, values: &[Option<Datum>]) {
         let (mut datums, mut nulls) = split(values);
         // SAFETY: as many values as the function's SQL declares columns, of their types; copied.
@@ -151,7 +150,7 @@ pub fn uuid(bytes: &[u8; 16]) -> Datum {
     }
 }
 
-/// Copies a varlena, so that it outlives the stored row that it was read from.
+/// Copies a varlena; the copy outlives the stored row.
 pub fn copied(value: Datum) -> Datum {
     // SAFETY: a varlena of a pinned row is copied into the current memory context.
     unsafe { Datum::from(pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr())) }

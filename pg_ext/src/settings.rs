@@ -14,7 +14,7 @@ pub fn with_sweep_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T>
 
 /// Runs `work`, which waits for locks on machines or whole tables up to the caller's lock_timeout. Without a
 /// lock_timeout, it waits up to a second more than deadlock_timeout: by then the server has cancelled an autovacuum
-/// that holds the lock. Every writer of the table queues behind such a wait.
+/// that holds the lock. The wait is limited because every writer of the table queues behind it.
 pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: reads two settings, in milliseconds; a lock_timeout of 0 is none.
     let (own, deadlock) = unsafe { (pg_sys::LockTimeout, pg_sys::DeadlockTimeout) };

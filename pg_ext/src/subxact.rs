@@ -54,9 +54,9 @@ enum Raised {
     Caught(Result<Failure>),
 }
 
-/// Runs `work` in a subtransaction. A failure undoes its writes and is the inner result. An error for the whole
-/// transaction (a cancelled query, a shutdown, a lost race above READ COMMITTED) is the outer result. No pin and no
-/// open relation of `work` may outlive its failure.
+/// Runs `work` in a subtransaction. A failure undoes the writes of `work` and is the inner result. An error for the
+/// whole transaction (a cancelled query, a shutdown, a lost race above READ COMMITTED) is the outer result. No pin and
+/// no open relation of `work` may outlive its failure.
 pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
     match inside(work) {
         Ok(value) => Ok(Ok(value)),

@@ -1,9 +1,9 @@
 //! The result of a sweep task's run, and the table once.janitor: the last run of each task, and of action_release for
 //! each machine.
 //!
-//! A run with nothing to do is written at most every 30 seconds (a quarter of once.janitor_grace, if that is shorter),
-//! so that an idle janitor hardly writes and still covers claim states. A run is not recorded if another session has
-//! locked the row of its task, so that no sweep waits there.
+//! A good run with nothing to do is not written if the last run was good, had the same served_by, and ended within the
+//! last 30 seconds (or a quarter of once.janitor_grace, if that is shorter). So an idle janitor hardly writes and still
+//! covers claim states. A run is not recorded if another session has locked the row of its task: no sweep waits there.
 
 use crate::call::from_utf8;
 use crate::caller;
@@ -19,7 +19,7 @@ use pgrx::pg_sys;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// The task that reverts the rows of machines.
+/// The task that reverts rows of machines whose lease expired.
 pub const ACTION_RELEASE: &str = "action_release";
 
 const JANITOR_TABLE: Name = c"janitor";
@@ -172,7 +172,7 @@ pub fn serve_as(worker: &'static str) {
     WORKER.get_or_init(|| worker);
 }
 
-/// The background worker, or the role and its application_name.
+/// The background worker, or the role and the session's application_name.
 fn served_by() -> Vec<u8> {
     if let Some(worker) = WORKER.get() {
         return worker.as_bytes().to_vec();

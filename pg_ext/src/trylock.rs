@@ -1,9 +1,9 @@
 //! Locks on numbers in a lock space of our own.
 //!
-//! A claim holds the lock of its key from the last read of the key to the write. A session that does not get the lock
-//! knows that another session is claiming the key. The lock is released before the function returns, so claiming
-//! 200,000 keys in one transaction does not fill shared memory. Some other locks are kept to the end of the transaction
-//! ([`TryLock::keep`]). An error releases all of them with the (sub)transaction.
+//! A claim tries to lock its key's number before it writes the key. A session that does not get the lock knows that
+//! another session is claiming the key. The claim releases the lock after the write, so 200,000 claims in one
+//! transaction do not fill shared memory. Some other locks are kept to the end of the transaction ([`TryLock::keep`]).
+//! An error releases all of these locks with the (sub)transaction.
 
 use crate::error::{Error, Result};
 use pgrx::PgSqlErrorCode as Code;
@@ -19,14 +19,14 @@ pub const OUTBOX_SERIES: u64 = 1;
 pub const OUTBOX_RETIRE: u64 = 2;
 pub const OUTBOX_NUMBERS: u64 = 3;
 
-/// A held lock; dropping it releases it.
+/// A held lock, released on drop.
 pub struct TryLock {
     tag: pg_sys::LOCKTAG,
     mode: i32,
 }
 
 impl TryLock {
-    /// None: another session holds it.
+    /// None: another session holds the lock.
     pub fn acquire(hash: u64) -> Option<TryLock> {
         TryLock::attempt(hash, pg_sys::ExclusiveLock as i32)
     }

@@ -1,4 +1,4 @@
--- The tables of billings: clerks close them and take payments. See docs/how-to/billing.md. The machine of billing is
+-- The tables of billings, which are closed and then paid. See docs/how-to/billing.md. The machine of billing is
 -- declared in billing.json.
 
 CREATE TYPE billing_status AS ENUM ('open', 'closing', 'closed', 'applying_payment', 'paid', 'void');

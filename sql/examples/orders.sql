@@ -1,4 +1,4 @@
--- The table and rights for the programs in python/, node/ and java/: orders that are charged at a bank and
+-- The table, scope, topic and rights for the programs in python/, node/ and java/: orders are charged at a bank and
 -- reported to a webhook. A superuser runs this file once, in a database with the extension: psql -f orders.sql.
 -- The services connect as the role shop (createuser shop), which gets only the rights granted here.
 

@@ -19,7 +19,7 @@ COMMENT ON TABLE reconcile_ledger IS 'The other side''s ledger, loaded by hand o
 COMMENT ON COLUMN reconcile_ledger.idempotency_key IS 'The idempotency key that we sent: a step''s derived key.';
 COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key, if the other side returns it.';
 
--- Compares the keys created in [since, until) with the ledger's entries for them, and lists entries of that time that
+-- Compares the keys created in [since, until) with their entries in the ledger, and lists entries of that time that
 -- belong to no key. Load the ledger up to one or two leases after `until`. Keys whose work is under way are not listed.
 CREATE FUNCTION reconcile(in_scope text, since timestamptz, until timestamptz)
 RETURNS TABLE (finding text, key text, attempt integer, charge_key text, refund_key text,
@@ -62,7 +62,7 @@ SELECT 'not of ours', l.reference, NULL, l.idempotency_key, NULL, NULL, l.amount
   FROM reconcile_ledger l
  WHERE l.at >= since AND l.at < until
    AND NOT EXISTS (SELECT FROM keys k WHERE l.idempotency_key IN (k.charge_key, k.refund_key))
-   -- Nor does the entry belong to a key of an earlier day.
+   -- The entry does not belong to a key of another day, either.
    AND CASE WHEN length(l.reference) BETWEEN 1 AND 255
             THEN NOT EXISTS (SELECT FROM once.key_get(in_scope, l.reference)
                               WHERE l.idempotency_key IN (once.key_derive(in_scope, l.reference, 'charge'),
@@ -78,7 +78,7 @@ COMMENT ON FUNCTION reconcile(text, timestamptz, timestamptz) IS
 CREATE FUNCTION reconcile_accept(in_scope text, in_key text, in_attempt integer, charge text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    -- yours: the order service's layer keeps the body beside the request's method and path
+    -- yours: the HTTP layer of the order service stores {"target": ..., "body": ...}
     request json := (SELECT k.request -> 'body' FROM once.key_get(in_scope, in_key) k);
     -- yours
     answer  json;
@@ -111,7 +111,7 @@ COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
 'Aborts a parked key; a charge that was made is refunded by a compensation.';
 
 -- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to an attempt was
--- lost, the message may have arrived and be a dead letter all the same. Here the event's payload names the message by
+-- lost, a message that has arrived may be a dead letter all the same. Here the event's payload names the message by
 -- "reference"; put your own member there.
 CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text)
 RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)

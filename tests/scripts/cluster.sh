@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A named private cluster that shells can start and stop. Sourced after servers.sh. (Programs in
+# A named private cluster that shell scripts start and stop. Sourced after servers.sh. (Programs in
 # Rust use the harness in tests/src instead, which also removes the clusters of a killed program.)
 
 # The path of a unix socket has at most 107 bytes. The sockets are in the cluster's directory if their paths fit.
@@ -74,8 +74,8 @@ cluster_remove() {
     rm -rf "$directory" "$(cluster_sockets "$directory")"
 }
 
-# `cluster_verified bindir`: runs once.verify() in each database with the extension, in the last started cluster, and
-# fails if it finds anything.
+# `cluster_verified bindir`: runs once.verify() in each database of the last started cluster that has the extension.
+# Fails if once.verify() finds anything.
 cluster_verified() {
     local ask=("$1/psql" -X -At -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres) database found
     for database in $("${ask[@]}" -d postgres -c 'SELECT datname FROM pg_database WHERE datallowconn'); do
@@ -89,8 +89,8 @@ cluster_verified() {
     done
 }
 
-# `pooler_start name servers`: PgBouncer in transaction mode before the last started cluster, with this number of server
-# sessions for each role in each database. Sets POOLER (a file with its process id) and POOLER_PORT.
+# `pooler_start name servers`: starts PgBouncer in transaction mode for the last started cluster, with up to `servers`
+# server sessions for each role in each database. Sets POOLER_PORT, and POOLER, a file with PgBouncer's process id.
 pooler_start() {
     local directory program
     directory=$(cluster_directory "$1")

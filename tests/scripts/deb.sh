@@ -87,8 +87,8 @@ Description: retries that converge, for PostgreSQL $version
 END
 }
 
-# The libraries that the extension links to, as package names with versions. dpkg-shlibdeps needs a source package
-# around it.
+# The libraries that the extension links to, as package names with versions. dpkg-shlibdeps runs only in a source
+# package.
 deb_libraries() {
     local root=$1 work
     work=$(mktemp -d)
@@ -98,7 +98,7 @@ deb_libraries() {
     rm -rf "$work"
 }
 
-# Prints the prerm script: it names the servers that would not start without the package. It never stops a removal.
+# Prints the prerm script, which names the servers that would not start without the package. It never stops a removal.
 deb_prerm() {
     local version=$1
     cat <<END

@@ -5,8 +5,8 @@
 # are cores.
 test_threads() { echo "${RUST_TEST_THREADS:-$((2 * $(nproc)))}"; }
 
-# The end-to-end tests make hundreds of clusters of a thousand files each. They are in memory if it has room for all
-# that run at a time, else beside the other private clusters. PG_ONCE_ON_DISK=1: never in memory.
+# The end-to-end tests make hundreds of clusters of a thousand files each. These files are in memory if it has room for
+# all clusters that run at a time, else under $STATE/run. PG_ONCE_ON_DISK=1: never in memory.
 directory_for_clusters() {
     local memory=/dev/shm needed_kb=$((3 * 1024 * 1024 + $1 * 256 * 1024)) free available most used
     free=$(df -k --output=avail "$memory" 2>/dev/null | tail -1)
@@ -26,7 +26,7 @@ directory_for_clusters() {
     mktemp -d "$memory/pg_once.XXXXXX"
 }
 
-# Waits until the last program's leash processes (tests/src/leash.rs) have removed its clusters, then removes the rest.
+# Waits, up to 10 s, until the leash processes (tests/src/leash.rs) have removed the clusters; then removes the rest.
 remove_clusters() {
     local round
     trap '' INT TERM
@@ -40,8 +40,8 @@ remove_clusters() {
 # The longest programs when last measured: they begin first, so that no long program runs alone at the end.
 LONGEST="shards teardown janitor nothing_lost kills pages outbox_retire metrics machines guard keys"
 
-# The test programs of the package `tests` with their files, a line each, the longest first: `e2e_programs [--test name
-# ...]`.
+# The test programs, except those of the client, with their files, a line each, the longest first:
+# `e2e_programs [--test name ...]`.
 e2e_programs() {
     local built
     built=$(cargo test --no-run --color never "${BOTH[@]}" "$@" 2>&1) || {
@@ -58,10 +58,10 @@ e2e_programs() {
         }' | sort -s -n -k 1,1 | cut -d ' ' -f 2-
 }
 
-# `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on the first server; pg_upgrade begins with
-# the second. Two programs run at a time, since most of them wait. A program that has ended prints one line, and its
-# whole output if it failed. E2E_SKIP names tests that are left out, E2E_WITHOUT a program. Call run_e2e in a subshell,
-# whose end removes the clusters.
+# `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on the first server; tests of pg_upgrade
+# upgrade from the second. Two programs run at a time, since most of them wait. A program that has ended prints one
+# line, and its whole output if it failed. E2E_SKIP names tests that are left out, E2E_WITHOUT a program. Call run_e2e
+# in a subshell, whose end removes the clusters.
 run_e2e() {
     local config=$1 old=$2 clusters programs name file status skip=() failures=()
     for name in ${E2E_SKIP:-}; do skip+=(--skip "$name"); done

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Builds the extension for one server and installs it there. Sourced after servers.sh.
 #
-# All installations use the same staged files: `make install` and the tests copy them into a server, `make package` and
-# `make deb` pack them.
+# All installations are staged in one way: `make install` and the tests copy the staged files into a server,
+# `make package` and `make deb` pack them.
 
 # `stage_extension pg_config profile directory`: builds the extension in that cargo profile. Puts the library into
 # lib/, and the control file, the install script and the upgrade scripts into extension/.
@@ -12,7 +12,7 @@ stage_extension() {
     version=$(major_version "$config")
     pgrx_env "$version" "$(headers_for "$version" "$config")"
     features=pg$version
-    # For tests: with this feature, cargo reuses what the in-database tests have built.
+    # The dev profile is for tests: with this feature, cargo reuses what the in-database tests have built.
     if [ "$profile" = dev ]; then features+=" test_crates"; fi
     rm -rf "$stage"
     mkdir -p "$stage/lib" "$stage/extension"
@@ -78,7 +78,7 @@ put_extension() {
 
 may_write() { [ -w "$("$1" --pkglibdir)" ] && [ -w "$("$1" --sharedir)/extension" ]; }
 
-# The pg_config of our private copy if its headers equal the server's, so that cargo reuses its build; else $2.
+# The pg_config of our private copy if its headers equal the server's, so that cargo reuses that build; else $2.
 headers_for() {
     local private
     private=$(private_pg_config "$1")

@@ -2,8 +2,8 @@
 # The example programs in other languages (sql/examples/), tested against a private cluster, each in
 # a database of its own. Sourced after cluster.sh.
 #
-# Their dependencies are pinned, and installed under target/tools/languages. Missing languages are installed from Debian
-# packages where that is allowed.
+# The dependencies of Python and Node are installed under target/tools/languages, in pinned versions. Java uses Debian's
+# driver. Missing languages are installed from Debian packages where that is allowed.
 
 # shellcheck disable=SC2034 # for the script that sources this
 LANGUAGES="python node java"
@@ -53,7 +53,7 @@ made_of() {
     cat "$@" | cksum >"$directory/made-of"
 }
 
-# An environment with what the tests need, and in it a bare environment with the driver alone.
+# Makes an environment with all that the tests need, and in its directory a bare environment with the driver alone.
 ready_python() {
     local directory from=sql/examples/python
     directory=$(language_directory python)
@@ -74,7 +74,7 @@ python_install() {
     "$directory/bin/pip" --disable-pip-version-check install --quiet --only-binary=:all: "$@"
 }
 
-# Installs outside of the clone, so that the clone stays as it is.
+# Installs outside of sql/examples, so that no node_modules appears there.
 ready_node() {
     local directory from=sql/examples/node
     directory=$(language_directory node)
@@ -88,7 +88,7 @@ ready_node() {
 
 ready_java() { true; }
 
-# Installs the package as a wheel: its folder is not on the import path of the tests.
+# Installs a wheel, because the package's folder is not on the tests' import path.
 python_wheel() {
     local directory=$1
     rm -rf "$directory/wheels" &&
@@ -140,8 +140,8 @@ languages_clean() {
     cluster_remove languages "$1"
 }
 
-# A database with the extension and the tables of orders.sql, and the language's own tests on it: `one_language python
-# bindir`.
+# `one_language python bindir`: makes a database with the extension and the tables of orders.sql, and runs the
+# language's own tests on it.
 one_language() {
     local host=127.0.0.1:$CLUSTER_PORT
     export PG_ONCE_URL=postgresql://shop@$host/$1 PG_ONCE_ADMIN_URL=postgresql://postgres@$host/$1

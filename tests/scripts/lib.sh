@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # variables for the scripts that source this
 # Shared by every script here: paths, messages, installing packages, and the OS user that runs servers. Sourced,
-# never run. Nothing here changes the system's PostgreSQL, the user's ~/.pgrx or the default Rust toolchain.
+# never run. No script changes the user's ~/.pgrx or the default Rust toolchain.
 
 set -euo pipefail
 umask 022
@@ -10,7 +10,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 cd "$ROOT"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
-# `make test` takes the first of these that is available; `make test-matrix` all, and others with headers here.
+# `make test` takes the first of these that is available; `make test-matrix` all, and others that are on this machine.
 ALWAYS_VERSIONS="15 16 18"
 KNOWN_VERSIONS="15 16 17 18"
 # If this version is not tested, `make test-matrix` only compiles for it.
@@ -69,7 +69,7 @@ apt_install() {
 
 # The OS user that runs servers -----------------------------------------------------------------
 
-# PostgreSQL refuses to run as root. An ordinary user runs it as himself.
+# The present user, or, for root, an unprivileged one: PostgreSQL refuses to run as root.
 server_user() {
     if ! is_root; then
         id -un

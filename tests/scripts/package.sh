@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# make package [PG_CONFIG=...]: a tarball for one server version: the library, the control and SQL
-# files, monitoring files and documents, and how to install them. `package.sh deb`: a Debian package
-# of the same files.
+# make package [PG_CONFIG=...]: makes a tarball for one server version, with the library, the control and SQL files,
+# monitoring files, documents and INSTALL. `package.sh deb`: makes a Debian package of the same files.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# pgmq's SQL, for comparing the outbox in the benchmark. Sourced after toolchain.sh.
+# pgmq's SQL, for comparing pgmq with the outbox in the benchmark. Sourced after toolchain.sh.
 #
-# The SQL comes with the Python package pgmq, under target/tools. Without it the benchmark skips pgmq with a message.
+# The SQL is part of the Python package pgmq, unpacked under target/tools. Without it the benchmark skips pgmq.
 
 # This version of the package has the SQL of pgmq 1.13.0.
 PGMQ_PACKAGE=pgmq==1.1.4

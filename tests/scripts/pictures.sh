@@ -2,7 +2,7 @@
 # Mermaid's pictures: the library for the book, and a test in a browser. The library must draw every block of README
 # and docs/ and the diagrams of three machines. Sourced after lib.sh; the test needs cluster.sh.
 
-# Sets MERMAID to the library's file, of the version that tests/mermaid/package-lock.json pins; false without npm.
+# Sets MERMAID to the library's file, of the version in tests/mermaid/package-lock.json; false if npm is missing or fails.
 need_mermaid() {
     local directory=$TOOLS/mermaid
     MERMAID=$directory/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js

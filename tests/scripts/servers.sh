@@ -7,7 +7,7 @@
 # places. Programs are real copies, because PostgreSQL follows a symbolic link to the original's files. The directories
 # that get the extension's files are real, too; everything else is a link to the original.
 
-# The pg_config of a complete server on this machine, by major version: programs and headers.
+# The pg_config of this machine's complete server (programs, headers) of major version $1.
 find_server() {
     local candidate bin
     for candidate in "${PG_CONFIG:-}" "$(command -v pg_config || true)" \
@@ -53,7 +53,7 @@ link_entries() {
     for entry in "$from"/*; do
         name=${entry##*/}
         case " $* " in *" $name "*) continue ;; esac
-        # Not our own installed files: writing through a link would change them.
+        # Not the files of an installed pg_once: the copy gets its own.
         case $name in pg_once*) continue ;; esac
         ln -s "$entry" "$to/$name"
     done
@@ -247,8 +247,8 @@ apt_offers() {
     apt_knows "$1"
 }
 
-# Any one server: the newest that has a copy or is on this machine, else one that can be downloaded. Sets CHOSEN and
-# CHOSEN_PG_CONFIG.
+# Any one server: the newest that has a copy or is on this machine, else one that can be installed or downloaded. Sets
+# CHOSEN and CHOSEN_PG_CONFIG.
 need_any_server() {
     local version
     for version in ${PG_VERSIONS:-18 17 16 15}; do

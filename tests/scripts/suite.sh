@@ -12,7 +12,7 @@ setup() {
     need_rust
     need_c_toolchain
     need_cargo_pgrx
-    # Some end-to-end tests connect through PgBouncer; with POOLED=1 most of them do, and the client's tests.
+    # Some end-to-end tests connect through PgBouncer; with POOLED=1 most do, and the client's tests.
     need_pgbouncer "tests through a pooler cannot run"
     # The tests of metrics load the alert rules with Prometheus, and scrape a database with both exporters.
     local watchers=(prometheus prometheus-postgres-exporter prometheus-sql-exporter)
@@ -59,7 +59,7 @@ db_tests() {
 built() { part "build ($2) and install, PostgreSQL $1" install_extension "$(private_pg_config "$1")" "$2"; }
 
 # `e2e_tests version [--test name ...]`; with POOLED=1 their sessions go through PgBouncer in transaction mode, except
-# where a test asks for a session of its own. pg_upgrade begins with the oldest version.
+# where a test asks for a session of its own. Tests of pg_upgrade upgrade from the oldest version.
 e2e_tests() {
     local config
     config=$(private_pg_config "$1")
@@ -124,7 +124,7 @@ client_tests() {
     # One of the client's tests runs an example.
     cargo build --quiet "${BOTH[@]}" --examples
     RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" --test client
-    # sqlx uses named prepared statements, so it needs a pooler that supports them.
+    # sqlx uses named prepared statements, so it is tested without PgBouncer.
     [ "${POOLED:-0}" = 1 ] || PG_ONCE_DRIVER=sqlx RUST_TEST_THREADS=$(test_threads) cargo test --quiet "${BOTH[@]}" \
         --test client
     cargo test --quiet "${BOTH[@]}" --doc

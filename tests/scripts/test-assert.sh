@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# make test-assert: the end-to-end tests on a PostgreSQL 15 with assertions. Debian's source is built with
-# --enable-cassert, once (a few minutes), and gets the extension in the dev profile. Every test must pass, and
+# make test-assert: the end-to-end tests on a PostgreSQL 15 with assertions. Debian's source is built once (a few
+# minutes) with --enable-cassert, and the extension is installed in the dev profile. Every test must pass, and
 # the log of every server that a test started must be free of failed assertions, PANIC and leaks. At the end of every
-# test amcheck and pg_visibility look at each table and index of its databases (tests/src/pages.rs); the program `pages`
+# test amcheck and pg_visibility check each table and index of its databases (tests/src/pages.rs); the program `pages`
 # has a standby with wal_consistency_checking.
 # Arguments: those of cargo test, such as --test keys; without any, all programs run.
 # shellcheck source=tests/scripts/lib.sh

@@ -8,7 +8,7 @@
 #   - metrics() among ten million keys and ten million past events;
 #   - reaping a million expired keys of ten million: at most 0.5 GB of WAL and 20 s of CPU; claims beside it have at
 #     least 0.8 of their speed and at most twice their p99;
-#   - the cost of counting claims: in 20 rounds below the noise between two databases without counters;
+#   - the cost of counting claims: in 20 rounds within the spread between two databases that count none;
 #   - the janitor of sixteen idle databases: at most 0.5 % of a core;
 #   - faults: every function under cancels, kills and changes of the tables, for 25 minutes or 300,000 transactions; a
 #     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a client;
@@ -33,7 +33,7 @@ long_test() {
         cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1 "${more[@]}"
 }
 
-# `bench_of NAME arguments ...`: one measurement of the benchmark; fails if its limit is missed; results under NAME.
+# `bench_of NAME arguments ...`: one measurement of the benchmark; fails if it exceeds its limit; results under NAME.
 bench_of() {
     local out=target/bench/long/$1
     shift

@@ -8,8 +8,8 @@
 #   languages  the example programs in Python, Node and Java, killed and raced, on the newest version
 #   pictures   mermaid blocks of the book and machine_diagram's answers, drawn in a browser, on the newest version
 #   package    the tarball and, as root on Debian, the Debian package: installed, used, upgraded, removed
-# PG_VERSIONS="15 16 18" names the versions; the release build and the packages use the first, and the last is the
-# newest.
+# PG_VERSIONS="15 16 18" names the versions, the newest last. The release build and the tarball use the first version;
+# the Debian package uses the first that is installed from Debian's packages.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/suite.sh
@@ -118,7 +118,7 @@ if wanted core; then
         part "the core of the end-to-end tests, PostgreSQL $version" e2e_tests "$version" "${CORE[@]}"
     done
 fi
-# The tests of pg_upgrade begin with the oldest version, so it needs the extension.
+# The tests of pg_upgrade upgrade from the oldest version, so that server needs the extension.
 if wanted core || wanted pooler; then built "$OLDEST" release; fi
 if wanted core; then
     part "the core of the end-to-end tests with the release build, PostgreSQL $OLDEST" e2e_tests "$OLDEST" "${CORE[@]}"
@@ -126,7 +126,7 @@ fi
 join
 if wanted package; then package_tests; fi
 if wanted pooler && pooler_is_here; then
-    # Every interleaving and every cut of a teardown is explored once, by make test.
+    # `make test` runs every interleaving and every cut of a teardown already.
     POOLED=1 E2E_SKIP="every_interleaving a_teardown_cut" part "end-to-end tests through PgBouncer, PostgreSQL $NEWEST" e2e_tests "$NEWEST"
     POOLED=1 part "the client's tests through PgBouncer, doctests and examples, PostgreSQL $NEWEST" client_tests "$NEWEST"
 elif wanted pooler; then

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# make test-package: the packages, as a user gets them. The tarball is installed by its own INSTALL into a copy of the
-# server without files of ours. As root on Debian, the Debian package is installed into Debian's own server, used,
-# upgraded beside an open session, and removed without remains.
+# make test-package: the packages, as a user gets them. The tarball is installed by the commands of its INSTALL into a
+# copy of a private server without pg_once. As root on Debian, the Debian package is installed into Debian's own server,
+# used, upgraded beside an open session, and removed without remains.
 #
-# It makes a cluster of its own, and always removes cluster and package at the end. The test of the Debian package
+# The test of the Debian package makes a cluster of its own, and always removes cluster and package at the end. It
 # refuses to run on a machine with the extension installed.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -30,7 +30,7 @@ must() {
     echo "$said"
 }
 
-# FINISH makes and finishes a user's first request; CLAIM must replay the same answer later.
+# FINISH claims and completes a user's first request; CLAIM must replay the same answer later.
 CLAIM="select outcome, response_code from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
 FINISH="select once.key_complete('orders.create', 'k-1', token, 201, '{\"order\": 1}') from once.key_claim('orders.create', 'k-1', '{\"item\": \"book\"}')"
 
@@ -67,7 +67,7 @@ follow_install() {
     (cd "$1" && sed -n "s/^    \($3 .*\)/\1/p" INSTALL | PATH=$2:$PATH bash -e)
 }
 
-# A copy of a private server without any file of ours.
+# A copy of a private server without any file of pg_once.
 bare_server() {
     rm -rf "$2"
     cp -a "$(dirname "$1")" "$2"

@@ -10,7 +10,7 @@ MDBOOK_NEEDED=0.5.4
 
 # shellcheck disable=SC2034 # for the scripts that source this
 # The client and the two packages that use it. The tests' calls of cargo name these packages and all features of the
-# client: with other packages or features cargo would build twice.
+# client: for other packages or features cargo would build dependencies again.
 BOTH=(--package pg-once --package pg-once-tests --package pg-once-programs --all-features)
 
 # The minor version of a rustc, 0 if it cannot be run: `rustc_minor rustc +name`.

@@ -30,9 +30,9 @@ pub struct Item {
 pub struct Batch {
     pub store: Store,
     pub job: i64,
-    /// How long the expensive service takes for an item.
+    /// How long the simulated expensive service takes for an item.
     pub takes: Duration,
-    /// Prints `stalled` and hangs once it has made this many artifacts: main.rs kills it there.
+    /// The number of artifacts after which the job prints `stalled` and hangs, so that main.rs can kill the process.
     pub stall_after: Option<usize>,
     pub made: usize,
 }
@@ -104,7 +104,7 @@ impl Job for Batch {
     }
 }
 
-/// Deletes the artifacts of a cancelled job's items; main.rs also passes it to the teardown worker.
+/// Deletes the artifacts of a cancelled job's items, for the job itself and for main.rs's teardown worker.
 pub fn clean(store: &Store, items: &[CleanupItem]) -> Result<(), BoxError> {
     #[derive(Deserialize)]
     struct Row<'a> {

@@ -36,7 +36,7 @@ const ITEMS: i32 = 5;
 /// A dead worker's job can be reverted after this time.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// Runs four cancellable batch jobs, each to another end.
+/// Runs four cancellable batch jobs: two are cancelled, and two lose a worker.
 #[derive(Clone, Parser)]
 struct Args {
     /// A database with the extension pg_once.
@@ -234,8 +234,7 @@ impl Story {
             .await
     }
 
-    /// Starts a worker process and kills it with -9 once it has made two artifacts and saved one
-    /// item.
+    /// Starts a worker process, and kills it with -9 when it has made two artifacts and saved one item.
     async fn kill_a_worker(&self, job: i64) -> Result<()> {
         let mut worker = Command::new(std::env::current_exe()?)
             .args(["--database-url", &self.args.database_url])

@@ -1,5 +1,5 @@
-//! Owns closing a billing: each closing has one key, one registration at the tax office and one invoice. The lines
-//! that idempotency adds are marked `// once`. docs/how-to/billing.md shows this program.
+//! Closes a billing: each closing has one key, one registration at the tax office and one invoice. The lines that
+//! idempotency adds are marked `// once`. docs/how-to/billing.md shows this program.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acted, Error, JobFailure, Json, Machine, OpenTransaction}; // once

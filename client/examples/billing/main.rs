@@ -81,7 +81,7 @@ async fn open(story: &Story) -> Result<Uuid> {
     Ok(client.query_one(OPEN, &[]).await?.try_get(0)?)
 }
 
-/// One clerk closes the billing; the other gets `InProgress`, or `Refused` if it is closed by then.
+/// One clerk closes the billing; the other gets `InProgress`, or `Refused` if the billing is closed already.
 async fn two_clerks(story: &Story, clerk: &Clerk) -> Result<()> {
     let id = open(story).await?;
     let (one, other) = tokio::try_join!(clerk.close(id), clerk.close(id))?;

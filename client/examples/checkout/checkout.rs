@@ -27,7 +27,7 @@ pub const TABLES: &str = "CREATE TABLE orders (key text PRIMARY KEY, charge text
     CREATE TABLE undone (n bigint GENERATED ALWAYS AS IDENTITY, key text, step text, what text, PRIMARY KEY (key, step))";
 const INSERT: &str = "INSERT INTO orders (key, charge, shipment) VALUES ($1, $2, $3)";
 
-/// How often an attempt calls the bank or the carrier, and its longest wait between two calls.
+/// An attempt makes each foreign call at most twice; a `Retry-After` of more than `cap` ends the calls.
 const TRIES: Backoff = Backoff {
     tries: 2,
     base: Duration::from_millis(50),
@@ -60,12 +60,12 @@ pub struct Checkout {
     pub scope: Scope,
     pub receipts: Topic,
     pub undos: Topic,
-    /// For a test in main.rs: dies after the charge, before it is recorded.
+    /// For a test in main.rs: dies after the charge, before the charge is recorded.
     pub dies: bool,
 }
 
 impl Checkout {
-    /// Does the work of `POST /checkout`. `http::key_of_header` makes `key`, which begins with the user's name.
+    /// Does the work of `POST /checkout`. In a service, `http::key_of_header` makes `key`.
     pub async fn check_out(&self, key: &str, order: &Order) -> Result<Outcome, Error> {
         self.scope
             .key(key)
@@ -132,8 +132,8 @@ impl Checkout {
         Ok(made.id)
     }
 
-    /// Makes the compensation of a step. It names the call by its derived key, which is known before the
-    /// answer. The compensations of a checkout share an order key, so they run one after another.
+    /// Makes the compensation of a step. The compensation names the call by the derived key, which is known before
+    /// the answer. The compensations of a checkout share an order key, so they run one after another.
     async fn undo(&self, key: &Key, step: &str) -> Result<StepEvent, Error> {
         let undo = Undo {
             order: key.as_str().to_owned(),

@@ -123,7 +123,7 @@ impl Shop {
         expect("bought", self.made(), [1, 1, 0, 0])
     }
 
-    /// The charge's compensation was registered before the call to the bank; it finds no charge to undo.
+    /// The charge's compensation, registered before the call to the bank, finds no charge to undo.
     async fn card_refused(&self) -> Result<()> {
         let outcome = self
             .checkout
@@ -134,7 +134,7 @@ impl Shop {
         expect("a card that is refused", self.made(), [1, 1, 0, 0])
     }
 
-    /// The card is charged and the shipment refused: one refund, although its first answer is lost.
+    /// The card is charged and the shipment refused: one refund, although the first answer to it is lost.
     async fn charged_and_not_shipped(&self) -> Result<()> {
         let nowhere = Order {
             address: "nowhere".to_owned(),
@@ -170,8 +170,8 @@ impl Shop {
         expect("a bank in trouble", self.made(), [3, 2, 1, 0])
     }
 
-    /// The process is killed between the charge and its record: the next one calls with the same key
-    /// and gets the same charge.
+    /// The process is killed between the charge and its record: the next attempt calls with the same key and gets the
+    /// same charge.
     async fn killed_and_finished(&self) -> Result<()> {
         run_until_killed(&self.story, &self.foreign.url).await?;
         expect("killed", self.made(), [4, 2, 1, 0])?;
@@ -189,7 +189,7 @@ impl Shop {
         }
     }
 
-    /// Charged without an answer, then the customer cancels: the unrecorded charge is refunded, too.
+    /// The bank charges without an answer, then the customer cancels: the unrecorded charge is refunded, too.
     async fn killed_and_given_up(&self) -> Result<()> {
         let trouble = [Trouble::NoAnswer, Trouble::NoAnswer];
         self.foreign.trouble(CHARGES, &trouble);

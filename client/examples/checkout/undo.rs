@@ -1,8 +1,8 @@
-//! Owns undoing one step of an aborted checkout.
+//! Undoes one step of an aborted checkout.
 //!
-//! Invariant: before it undoes a call, it asks whether the call was made, because a compensation is
-//! emitted for every call that may have been made. A compensation is delivered at least once, so the
-//! call that undoes sends the event's delivery key.
+//! Invariant: before [`Undoer`] undoes a call, it asks whether the call was made, because a compensation is emitted for
+//! every call that may have been made. A compensation is delivered at least once, so the refund or cancellation sends
+//! the event's delivery key.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Event, Undelivered};

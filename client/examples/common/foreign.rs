@@ -1,6 +1,6 @@
 //! Owns the foreign service: an HTTP server in this process with a ledger. It makes one effect for all
-//! POSTs with one `Idempotency-Key`, answers a GET with the id of the key's effect, and fails where
-//! [`Foreign::trouble`] says.
+//! POSTs with one `Idempotency-Key`, answers a GET with the id of the key's effect, refuses by its rule,
+//! and fails as [`Foreign::trouble`] asks.
 //!
 //! Invariant: an effect is in the ledger before its answer can be lost, as with real services.
 
@@ -46,7 +46,7 @@ struct Ledger {
     trouble: HashMap<String, VecDeque<Trouble>>,
 }
 
-/// Returns the status with which the service always refuses a request; `None`: it accepts the request.
+/// Returns the status with which the service refuses a request; `None`: the service accepts the request.
 type Rule = fn(path: &str, body: &Value) -> Option<StatusCode>;
 
 #[derive(Clone)]
@@ -57,7 +57,7 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// Starts a service that accepts every request, apart from troubles.
+    /// Starts a service whose rule accepts every request.
     pub async fn start() -> Result<Self> {
         Self::start_with(|_, _| None).await
     }

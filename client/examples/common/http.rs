@@ -21,7 +21,7 @@ pub struct Http {
 
 /// How a request ended.
 pub enum Ended {
-    /// Done, by this request or an earlier one with its key: the answer's body.
+    /// Done, by this request or an earlier one with the same key: the answer's body.
     Done(String),
     /// An error status (after a 5xx the request may have been done), and the wait of `Retry-After`, if any.
     Refused(StatusCode, Option<Duration>),
@@ -76,7 +76,7 @@ async fn ended(request: reqwest::RequestBuilder) -> Ended {
 }
 
 impl Ended {
-    /// The result of a step's call. The other side dedupes by key, so a call without an answer may be retried.
+    /// Converts into the result of a step's call. The service dedupes, so a call without an answer may be retried.
     pub fn of_step(self, step: &str) -> Result<String, Failure> {
         let (error, retry_after) = match self {
             Self::Done(body) => return Ok(body),
@@ -90,7 +90,7 @@ impl Ended {
         Err(Failure::Retry { error, retry_after })
     }
 
-    /// The result of an event's delivery: dead at once only after a status in `final_ones`.
+    /// Converts into the result of an event's delivery. Only a status in `final_ones` makes the event dead at once.
     pub fn of_event(self, event: &Event, final_ones: &[StatusCode]) -> Result<String, Undelivered> {
         match self {
             Self::Done(body) => Ok(body),

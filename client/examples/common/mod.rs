@@ -1,5 +1,5 @@
-//! Shared by the examples: a schema for each run, a foreign service that fails when asked to, and workers
-//! in processes of their own that can be killed.
+//! Shared by the examples: a schema for each run, a foreign service that fails when asked to, and worker processes that
+//! are killed.
 
 pub mod foreign;
 pub mod http;
@@ -118,7 +118,7 @@ impl Story {
         bail!("not killed, but {delivered:?}")
     }
 
-    /// A worker with a short lease and short polls. In production use the defaults, and stop it on SIGTERM.
+    /// A worker with a short lease and frequent polls. In production use the defaults, and stop the worker on SIGTERM.
     pub fn worker(&self, subscriber: &Subscriber) -> pg_once::OutboxWorker {
         subscriber
             .worker(&self.pool)
@@ -150,7 +150,7 @@ impl Story {
     }
 }
 
-/// Waits until the condition holds.
+/// Waits until the condition holds; fails after half a minute.
 pub async fn until(mut condition: impl FnMut() -> bool) -> Result<()> {
     for _ in 0..1500 {
         if condition() {

@@ -1,4 +1,4 @@
-//! Owns adding an event as a job to the queue of a job runner.
+//! Adds an event as a job to the queue of a job runner.
 //!
 //! Invariant: the event's delivery key is the job's unique key, so an event that is delivered
 //! again makes no second job, whether the first job is waiting, running or done.

@@ -29,7 +29,7 @@ use tracing_subscriber::EnvFilter;
 use bank::Bank;
 use orders::{By, Order, Shop};
 
-/// The header with the authenticated user. The proxy in front of this service overwrites what a client sends in it.
+/// The header with the authenticated user. The proxy in front of this service must overwrite a client's own header.
 const USER: &str = "X-Forwarded-User";
 
 /// Takes orders over HTTP, charges them at a bank, and makes each of them exactly once.
@@ -150,7 +150,7 @@ async fn create_order(
     shop.make(lease, order, By::Request).await
 }
 
-/// Whether the scope keeps its requests: the completer makes abandoned orders from them.
+/// Whether the scope keeps its requests, from which the completer makes abandoned orders.
 async fn keeps_requests(scope: &Scope, shop: &Shop) -> anyhow::Result<bool> {
     let options: serde_json::Value = scope.get(&shop.pool).await?.parse()?;
     let keeps = options["keep_request"] == true;
@@ -161,7 +161,7 @@ async fn keeps_requests(scope: &Scope, shop: &Shop) -> anyhow::Result<bool> {
     Ok(keeps)
 }
 
-/// Completes the orders whose client did not retry, while requests are served.
+/// Completes the orders whose client did not retry, until the service stops.
 async fn complete_abandoned(
     completer: Completer,
     shop: Shop,

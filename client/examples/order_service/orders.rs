@@ -1,12 +1,12 @@
-//! Owns making one order: its phases, and what each of them commits.
+//! Makes one order in three phases, each of which commits.
 //!
 //! 1. The key is claimed (by the runner) with the order as its request.
 //! 2. The step `charge` is begun and committed, then the bank is asked, then the step's end and the
 //!    recovery point `charged` are committed.
 //! 3. The order's row and the answer commit together.
 //!
-//! Invariant: wherever a process dies, [`Shop::make`] can go on in another process, and needs only the
-//! lease and the request. It runs for a client's retry, and for the completer with the stored request.
+//! Invariant: wherever a process dies, [`Shop::make`] can go on in another process, and needs only the lease and the
+//! request. It runs for a client's request or retry, and for the completer with the stored request.
 
 use deadpool_postgres::Pool;
 use pg_once::{Abandoned, Done, Failure, Json, Lease, Response, Step};
@@ -33,13 +33,13 @@ pub struct Order {
     pub amount_cents: i64,
 }
 
-/// The stored request of the layer, as far as this file uses it.
+/// The part of the layer's stored request that this file reads.
 #[derive(Deserialize)]
 struct Kept {
     body: Order,
 }
 
-/// Who makes an order; stored with it.
+/// The caller that makes an order; stored with the order.
 #[derive(Clone, Copy)]
 pub enum By {
     /// The handler of a client's request.
@@ -71,7 +71,7 @@ pub struct Shop {
 
 impl Shop {
     /// Makes the table if it is missing. `CREATE TABLE IF NOT EXISTS` would need the right to create
-    /// even if the table exists, so it looks first.
+    /// even if the table exists, so this looks for the table first.
     pub async fn prepare(&self) -> anyhow::Result<()> {
         let client = self.pool.get().await?;
         let there: bool = client
@@ -110,7 +110,7 @@ impl Shop {
                 return Err(Failure::unknown("the charge is recorded without its id"));
             }
             Step::First { derived_key } => (derived_key, false),
-            // A bank that dedupes is called again with the same key; any other is first asked for the charge.
+            // A bank that dedupes is called again with the same key; any other bank is first asked for the charge.
             Step::Again { derived_key, .. } => (derived_key, !self.bank.dedupes),
         };
         crash::point("after_step_begin");
@@ -175,7 +175,7 @@ impl Shop {
                     json!({"title": "the bank refused the charge", "bank_status": status.as_u16()});
                 Err(Failure::Abort(Response::new(402).with_body(&problem)?))
             }
-            // The next attempt can find out from such a bank; with any other the outcome stays unknown.
+            // The next attempt can learn the outcome from such a bank, but from no other bank.
             Ended::NoAnswer(error, retry_after) if self.bank.dedupes || self.bank.can_be_asked => {
                 Err(Failure::Retry { error, retry_after })
             }

@@ -1,4 +1,4 @@
-//! Owns sending one mail, and marking a user whose mail cannot be sent.
+//! Sends one mail, and marks a user whose mail cannot be sent.
 //!
 //! Invariant: each request to the mail service has the event's delivery key; the service sends one mail
 //! for a key. A mail service that does not dedupe sends a second mail if its first answer was lost;

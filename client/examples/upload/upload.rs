@@ -1,9 +1,9 @@
-//! Owns the handling of notices that an object was uploaded: one job, however many notices come.
+//! Handles notices that an object was uploaded: each content gets one job, however many notices arrive.
 //!
-//! Stores send a notice at least once. The same message again gets the first one's verdict from the
-//! inbox; a new message about the same content emits nothing, because of the dedupe key.
+//! Stores send a notice at least once. For a repeated message the inbox returns the first verdict; a new message about
+//! the same content emits nothing, because of the dedupe key.
 //!
-//! The lines that pg_once adds to a consumer are marked `// once`, except for emitting the job: many do not emit.
+//! The lines that pg_once adds to a consumer are marked `// once`, but not those that emit: many consumers do not emit.
 //!
 //! Invariant: the message, the upload's row and the event that is the job commit together.
 
@@ -41,7 +41,7 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    /// Handles a notice, for the endpoint that the store calls. Answer 2xx only if this has returned `Ok`.
+    /// Handles a notice. Call this in the endpoint that the store calls, and answer 2xx only after `Ok`.
     pub async fn uploaded(&self, notice: &Notice) -> Result<Handled<Verdict>, Error> {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;

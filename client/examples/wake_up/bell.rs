@@ -1,9 +1,9 @@
-//! Owns waking workers in other processes: one NOTIFY for many commits, from a session of its own.
+//! Wakes workers in other processes: one NOTIFY for many commits, sent by a separate session.
 //!
 //! Invariant: no emitter waits for a NOTIFY. Transactions that NOTIFY commit one at a time in the whole
 //! server. So emitters poke a [`Bell`] in memory after their commit, and one task of the process sends at
-//! most one NOTIFY in each pause. If a NOTIFY is lost (the connection is cut, the listener is away), its
-//! event is delivered at the worker's next poll.
+//! most one NOTIFY in each pause. If a NOTIFY is lost (the connection is cut, the listener is away), the
+//! events are delivered at the worker's next poll.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub struct Bell(Arc<Notify>);
 
 impl Bell {
-    /// Starts the task that sends NOTIFY on `channel`: at most once in each `pause`, for all pokes in it.
+    /// Starts the task that sends NOTIFY on `channel`: at most once in each `pause`, for all pokes within it.
     pub fn hang(config: Config, channel: String, pause: Duration) -> Self {
         let pokes = Arc::new(Notify::new());
         tokio::spawn(ring(config, channel, pause, Arc::clone(&pokes)));

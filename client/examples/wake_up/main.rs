@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A worker that waits for this long before it asks again is idle.
 const IDLE: Duration = Duration::from_millis(1500);
 const BURST: usize = 300;
-/// The time of the worker's last take. (`||`: this query must not match itself.)
+/// The time of the worker's last take. (The `||` keeps this query from matching itself.)
 const ASKED: &str = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint FROM pg_stat_activity \
     WHERE datname = current_database() AND query LIKE '%once.outbox' || '_take%'";
 /// Terminates the connections of both ends of the bell, by their application_name.
@@ -111,7 +111,7 @@ impl Service {
         until(|| self.delivered.load(Ordering::SeqCst) == events).await
     }
 
-    /// Waits until two takes of the worker are `IDLE` or more apart. Returns that wait; the next is no shorter.
+    /// Waits until two takes of the worker are `IDLE` or more apart. Returns the time between them.
     async fn until_idle(&self) -> Result<Duration> {
         let client = self.story.pool.get().await?;
         let mut last: Option<i64> = None;

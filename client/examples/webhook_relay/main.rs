@@ -56,7 +56,7 @@ async fn main() -> Result<()> {
 }
 
 impl Shop {
-    /// Stands for the shop's transaction, which writes an order and its event.
+    /// Emits an order's event, in the transaction in which a shop would write the order.
     async fn order(&self, customer: &str, n: usize, commit: bool) -> Result<()> {
         let mut client = self.story.pool.get().await?;
         let transaction = client.transaction().await?;
@@ -81,7 +81,7 @@ impl Shop {
         })
     }
 
-    /// Relays until there is this number of receipts.
+    /// Relays events until there is this number of receipts.
     async fn until_received(&self, receipts: usize) -> Result<()> {
         let enough = format!("SELECT count(*) = {receipts} FROM receipt");
         let enough = self.story.until(&enough);

@@ -1,4 +1,4 @@
-//! Owns posting one event to its receiver, and recording the receipt.
+//! Posts one event to its receiver, and records the receipt.
 //!
 //! Invariant: every attempt sends the event's delivery key as its `Idempotency-Key`. So if a process dies
 //! between the receiver's answer and the receipt's commit, the receiver recognizes the repeated event.

@@ -1,4 +1,4 @@
-//! Owns the claim of a row for a step's action, and all its answers.
+//! Owns the claim of a row for a step's action, and the claim's answers.
 
 use std::time::Duration;
 
@@ -19,20 +19,19 @@ const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, st
 pub enum ActionClaim {
     /// The row is in the claim state now. Commit before any foreign call, then work.
     Claimed(Action),
-    /// A holder has the row, the row or its machine is locked, or a sweep must revert the row first: retry after this
-    /// time.
+    /// A holder has the row; the row, its lease or its machine is locked; or a sweep must revert the row first.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// The row's cancel flag is set and no holder has the row: tear it down.
+    /// The row's cancel flag is set, no lease covers the row, and its status is not terminal: tear it down.
     Cancelling,
     /// The row is not in the step's status, not at the version asked for, or the step has no `successful_state` for
     /// this requester.
     Refused {
         /// The status that the row has.
         status: String,
-        /// The row's version, where the machine has one.
+        /// The row's version, if the machine has a version column.
         version: Option<i64>,
     },
     /// There is no such row.
@@ -54,9 +53,9 @@ pub struct ActionOptions {
 
 impl ActionOptions {
     setters! {
-        /// The requester, which decides the claim state of the row.
+        /// The requester, which selects the claim state and the successful state of the step.
         requester: impl Into<String>,
-        /// The length of the lease, instead of the step's lease. An extend without a length renews it by this length.
+        /// The length of the lease, instead of the step's. [`Action::extend`] without a length uses this length again.
         lease: Duration,
         /// The name of this attempt. A repeated claim by the lease's holder gets the same lease, so a claim whose
         /// answer was lost can be repeated. Never use a worker's name: two attempts with one name would both believe
@@ -78,7 +77,7 @@ impl ActionOptions {
 }
 
 impl MachineRow {
-    /// Claims the row for a step's action. Waits for no row and no lease, only for a lock on the whole table.
+    /// Claims the row for a step's action. Never waits for a row's lock or lease, only for a lock on the whole table.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -105,7 +104,7 @@ impl MachineRow {
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to update
     /// the table; `ON002` if a trigger or policy suppresses the update; `40001` for a lost race above READ COMMITTED,
-    /// or if a table (its name, or a column of the definition) changed while this call waited for its lock.
+    /// or if a table of the machine (its name or a declared column) changed while this call waited for its lock.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

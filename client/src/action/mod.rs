@@ -1,12 +1,12 @@
-//! Owns the noun `action`: one row's work that can die half-way, under a lease.
+//! Owns the noun `action`: work on one row, under a lease, by a worker that may die half-way.
 //!
 //! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`]) and is in the
 //! step's claim state from then on. The holder extends the lease and learns of a cancellation ([`Action::extend`], also
 //! in the transaction of each item). It ends the action with [`Action::finish`] in the transaction of its own writes,
 //! or releases the row ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
 //!
-//! Invariant: each write presents the action's token. After the lease is lost, each write fails with `ON001`, which
-//! undoes its transaction. A finish that an earlier transaction has committed fails with `ON006`.
+//! Invariant: extend, finish and release present the action's token. After the lease is lost, they fail with `ON001`,
+//! which aborts their transaction. After a finish that an earlier transaction has committed, they fail with `ON006`.
 
 mod claim;
 mod record;
@@ -33,7 +33,7 @@ const ADOPT: &str = "SELECT once.action_adopt(machine => $1, max => $2)";
 
 /// A row that is claimed for a step's action. Finish or release it.
 ///
-/// A plain value, as a key's [`Lease`](crate::Lease): it may be cloned into the futures of the work. Dropping it
+/// A plain value, like a key's [`Lease`](crate::Lease): it may be cloned into the futures of the work. Dropping it
 /// releases nothing: the row stays in its claim state until the lease expires and a sweep reverts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "finish or release the action; dropped, its row waits for the end of the lease"]
@@ -65,7 +65,7 @@ pub enum ActionEnd {
     Finished {
         /// The successful state.
         status: String,
-        /// The row's version, where the machine has one.
+        /// The row's version, if the machine has a version column.
         version: Option<i64>,
     },
     /// The row's cancel flag is set and nothing was changed: roll this transaction back, then release and tear down.
@@ -77,7 +77,7 @@ pub enum ActionEnd {
 pub struct Released {
     /// The status that the row went back to.
     pub status: String,
-    /// The row's version, where the machine has one.
+    /// The row's version, if the machine has a version column.
     pub version: Option<i64>,
 }
 
@@ -94,8 +94,8 @@ impl Action {
         &self.step_key
     }
 
-    /// The token: it grows with each holder and fits a JavaScript number. Put it into the names of
-    /// artifacts outside the database, so that no other attempt uses the same name.
+    /// The token: it grows with each lease of the row and fits a JavaScript number. Put the row's id and the token into
+    /// the names of artifacts outside the database, so that no other attempt uses the same name.
     #[must_use]
     pub const fn token(&self) -> i64 {
         self.token
@@ -107,7 +107,7 @@ impl Action {
         &self.status
     }
 
-    /// The row's version after the claim, where the machine has one.
+    /// The row's version after the claim, if the machine has a version column.
     #[must_use]
     pub const fn version(&self) -> Option<i64> {
         self.version
@@ -119,7 +119,7 @@ impl Action {
         self.lease_left
     }
 
-    /// Renews the lease from now (by `lease`, or the claim's length, or the step's), and answers
+    /// Renews the lease from now (by `lease`, else the length that the claim asked for, else the step's), and answers
     /// whether the row's cancel flag is set.
     ///
     /// Call it first in the transaction of an item's writes: then they commit only if the lease is not lost.
@@ -160,7 +160,7 @@ impl Action {
     }
 
     /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the transaction of the action's
-    /// last writes, before any write to items or wallets: this call locks the row, whose lock must be taken first.
+    /// last writes, before any write to items or wallets: a refund locks the row before those, too.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -216,7 +216,6 @@ impl Action {
         Released::of_row(&self.call(exec, RELEASE, (&error as _, Type::TEXT)).await?)
     }
 
-    /// One call with the token: machine, id and token first, then the call's own argument.
     async fn call<E: Executor>(
         &self,
         exec: &E,
@@ -259,7 +258,7 @@ impl MachineRow {
 
 impl Machine {
     /// Adopts up to `max` rows, and returns their number. A row in a claim state without a lease (loaded, replicated,
-    /// older than the definition) is reverted by the next sweep; a row whose flag was set by hand gets a teardown.
+    /// older than the definition) is reverted by the next sweep; one whose cancel flag was set by hand gets a teardown.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the table.

@@ -1,4 +1,4 @@
-//! Owns the view of a row and its action: the holder, and what happens next.
+//! Reads the state of a row and its action: the holder, the last error, and what happens next.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,17 +8,17 @@ use crate::{Error, Executor, MachineRow, Row};
 
 const GET: &str = "SELECT * FROM once.action_get(machine => $1, id => $2)";
 
-/// The state of a row and its action. Without a lease, `holder`, `claimed_at` and `lease_left` are `None`.
+/// The state of a row and its action. If no lease is held, `holder`, `claimed_at` and `lease_left` are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ActionRecord {
     /// The status that the row has.
     pub status: String,
-    /// The step of the present claim, or of the last unfinished one.
+    /// The step of the last claim; `None` without a claim or after a finish.
     pub step_key: Option<String>,
     /// The requester of that claim.
     pub requester: Option<String>,
-    /// The name of the attempt.
+    /// The name of the attempt that has the row.
     pub holder: Option<String>,
     /// When the row was claimed.
     pub claimed_at: Option<SystemTime>,
@@ -26,11 +26,11 @@ pub struct ActionRecord {
     pub lease_left: Option<Duration>,
     /// The number of consecutive claims of this step without a finish.
     pub attempts: Option<i32>,
-    /// The error of the last release, or of the last sweep that failed.
+    /// The error of the last release, or of the last revert that failed.
     pub last_error: Option<String>,
     /// Whether the row's cancel flag is set.
     pub cancelling: bool,
-    /// What happens next, and by whom: one sentence.
+    /// What happens next, and who does it, as text.
     pub next: String,
 }
 

@@ -1,8 +1,8 @@
 //! Owns running an HTTP request under its key: a layer and extractors for axum, or any other tower stack. Feature
 //! `axum`.
 //!
-//! Invariants: a handler of POST or PATCH runs only under a lease; every retry gets the answer of the first run, unless
-//! that answer's status is retryable (such as 429 or 5xx); a handler runs on when its client hangs up.
+//! Invariants: a handler of POST or PATCH runs only under a lease; once an answer is stored, a retry gets it until the
+//! key's ttl ends, without another run; a handler runs on when its client hangs up.
 
 mod stored;
 
@@ -29,7 +29,7 @@ use crate::{Autocommit, BoxError, Lease, Outcome, Scope};
 /// The same as the default limit of axum's extractors.
 const BODY_LIMIT: usize = 2 * 1024 * 1024;
 
-/// The key of a request, with the authenticated user in it ([`key_of_header`]), for a handler that runs the key itself.
+/// The key of a request, with the authenticated user in it ([`key_of_header`]), for a handler that calls `Key::run`.
 ///
 /// The service's authentication puts a [`User`] into the request's extensions. Without a [`User`] the answer is 401,
 /// without the header 400.
@@ -65,7 +65,7 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 ///
 /// - **`Result<Done, Failure>`**, as the work of [`Runner::run`](crate::Runner::run). With
 ///   [`Done::Stored`](crate::Done::Stored) the handler has stored the answer in the transaction of its own writes.
-///   After a lost race or connection, or `ON006`, it is called again with a new lease and goes on from the commits.
+///   After a lost race or connection, or `ON006`, the handler is called again with a new lease.
 /// - **Any response.** It is stored when the handler has returned. If the process dies before that, a retry runs the
 ///   handler again. A response with 401, 403, 408, 409, 425, 429 or 5xx is not stored; it releases the key. Cookies are
 ///   sent with the first answer only.
@@ -106,7 +106,7 @@ impl<E: Autocommit> Idempotency<E> {
         self
     }
 
-    /// The bytes that a request's body may have, instead of 2 MiB; a longer body gets 413.
+    /// The most bytes that a request's body may have, instead of 2 MiB; a longer body gets 413.
     pub fn body_limit(mut self, body_limit: usize) -> Self {
         self.body_limit = body_limit;
         self
@@ -132,7 +132,7 @@ impl<E: Autocommit> Idempotency<E> {
         if let Some(lease) = self.lease {
             runner = runner.lease(lease);
         }
-        // The handler's own response, which ends the run.
+        // The handler's response, unless it was made from a `Done` or a `Failure`.
         let own = OnceLock::new();
         let keep = &own;
         let work = move |lease: Lease| {
@@ -192,7 +192,7 @@ where
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
-    /// Always ready: `call` waits for the inner service.
+    /// Returns ready at once: `call` waits for the inner service.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }

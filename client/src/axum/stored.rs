@@ -17,7 +17,7 @@ use crate::{Done, Failure, Json, Outcome};
 
 /// The header that marks a stored body as base64; the header itself is never sent.
 const BASE64: &str = "pg-once-base64";
-/// A handler's result in the extensions of its response. An extension must be `Clone`; an `Outcome` is not.
+/// A handler's result, among the extensions of its response. These must be `Clone`; `Outcome` is not: hence the `Arc`.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Option<Outcome>>>);
 
@@ -33,7 +33,7 @@ pub(super) fn request(request: &Request<Bytes>) -> Json {
     Json::from_text(format!(r#"{{"target": {target}, "{name}": {body}}}"#))
 }
 
-/// Decides how the key ends. Also returns the response, if it is whole and not made from a `Done` or `Failure`.
+/// Decides how the key ends. Also returns the response, unless its body broke off or a `Done` or `Failure` made it.
 pub(super) async fn end_of<R: Body>(
     mut response: Response<R>,
 ) -> (Result<Done, Failure>, Option<Response<Bytes>>) {
@@ -92,8 +92,8 @@ fn json_of(body: &Bytes) -> Result<Json, Json> {
 }
 
 impl Answer {
-    /// Makes the HTTP response: a stored body byte for byte, or a problem document. Stored headers are sent only if
-    /// they are an object of strings.
+    /// Makes the HTTP response: a stored body byte for byte, or a problem document. Drops all stored headers, unless
+    /// they are an object of valid header names and values.
     pub(super) fn into_http<B: From<Bytes>>(self) -> Response<B> {
         let stored = self.stored_headers.as_ref().and_then(|stored| {
             let stored = stored.parse::<HashMap<String, String>>().ok()?;

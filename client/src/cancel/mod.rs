@@ -2,11 +2,11 @@
 //!
 //! A teardown, in the order of its calls: [`Cancel::request`] sets the row's flag. Once no lease is on the row,
 //! [`Cancel::refund`] refunds its items. [`Cancel::items`] lists the artifacts to delete, [`Cancel::confirm`] confirms
-//! their deletion, and [`Cancel::finish`] makes the terminal move. [`Cancel::teardown`] makes all of these calls except
-//! the first. Any session may repeat each call, or all of them from the first.
+//! their deletion, and [`Cancel::finish`] makes the terminal move. [`Teardown::run`] makes all of these calls but the
+//! request. Any session may repeat each call, or all of them from the request on.
 //!
-//! Invariant: the terminal state is written by [`Cancel::finish`] alone, after the refund, and after the caller has
-//! confirmed that the artifacts are deleted.
+//! Invariant: only [`Cancel::finish`] makes the terminal move: if the machine declares a `refund`, after the refund
+//! and after the caller has confirmed that the artifacts are deleted.
 
 mod amount;
 mod pending;
@@ -22,7 +22,7 @@ pub use pending::{PendingCancel, RefundMismatch};
 pub use teardown::Teardown;
 
 const REQUEST: &str = "SELECT * FROM once.cancel_request(machine => $1, id => $2)";
-// Amounts travel as text: the driver has no type for `numeric`, and a float would round.
+// Amounts are read as text: the driver has no type for `numeric`, and a float would round.
 const REFUND: &str = "SELECT items, amount::text AS amount, items_total, \
                       amount_total::text AS amount_total, remaining, pass \
                       FROM once.cancel_refund(machine => $1, id => $2, max_items => $3)";
@@ -79,7 +79,7 @@ pub struct Refunded {
     pub amount_total: Amount,
     /// Whether some items are still undecided; if so, call again.
     pub remaining: bool,
-    /// The pass, a number for [`Cancel::confirm`]: a later refund that marks items has a larger pass.
+    /// The pass for [`Cancel::confirm`]: the number of the last refund that marked items; 1 if none has marked any.
     pub pass: i64,
 }
 
@@ -99,7 +99,7 @@ pub struct CleanupItem {
 pub enum CancelFinish {
     /// This call made it.
     Cancelled,
-    /// An earlier call made it; the answer of that call may have been lost.
+    /// The row was cancelled before: by an earlier call, whose answer may have been lost, or with the guard off.
     Done,
 }
 

@@ -1,4 +1,4 @@
-//! Owns two views of a machine's cancellations: the pending teardowns, and the refunds that do not add up.
+//! Owns two lists of a machine's rows: those with a pending teardown, and those whose refunds do not add up.
 
 use std::time::SystemTime;
 
@@ -15,14 +15,14 @@ const AUDIT: &str = "SELECT id, marked_amount::text AS marked_amount, \
                      refunded_amount::text AS refunded_amount, difference::text AS difference \
                      FROM once.cancel_audit(machine => $1, id => $2)";
 
-/// A row whose teardown is pending: flagged, not leased, not finished.
+/// A row whose teardown is pending: flagged, not leased, and in no terminal status.
 #[derive(Clone, Debug)]
 pub struct PendingCancel {
     /// The row.
     pub row: MachineRow,
     /// Its status.
     pub status: String,
-    /// When its cancellation was asked for.
+    /// When its teardown began: at the request, or when the extension found a flag that was set by hand.
     pub requested_at: SystemTime,
     /// How many items its teardown has marked so far.
     pub items_total: i64,
@@ -106,7 +106,7 @@ impl Machine {
 }
 
 impl super::Cancel {
-    /// [`Machine::cancel_audit`] for this row only; `None`: the totals agree.
+    /// [`Machine::cancel_audit`] for this row only; `None`: the totals agree, or there is no such row.
     ///
     /// # Errors
     /// As [`Machine::cancel_audit`].

@@ -1,8 +1,8 @@
-//! Owns tearing one row down: refund, clean up, confirm, finish.
+//! Owns the teardown of one row: refund, clean up, confirm, finish.
 //!
-//! Invariant: each run makes all calls from the first, whatever an earlier run has done, and each call commits by
+//! Invariant: each run makes all calls from the refund on, whatever an earlier run has done, and each call commits by
 //! itself. So a run may stop anywhere, and any session may run the teardown again. The terminal move comes only after
-//! the callback has deleted everything listed.
+//! the callback has succeeded for every listed item.
 
 use std::future::Future;
 
@@ -65,11 +65,11 @@ impl<E: Autocommit> Teardown<'_, E> {
         Self { backoff, ..self }
     }
 
-    /// Refunds everything, lets `clean` delete the artifacts, and makes the terminal move.
+    /// Refunds the items, lets `clean` delete their artifacts, and makes the terminal move.
     ///
     /// `clean` gets the items a page at a time, including items that an earlier run has cleaned, so a missing artifact
-    /// must count as deleted. Where the machine declares no `refund` there are no items, and only the terminal move is
-    /// made. When `clean` fails, `run` returns [`Error::Other`] and the row is not cancelled; run the teardown again.
+    /// must count as deleted. If the machine declares no `refund`, it has no items, and `run` only makes the terminal
+    /// move. If `clean` fails, `run` returns [`Error::Other`] without the terminal move; run the teardown again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -89,7 +89,7 @@ impl<E: Autocommit> Teardown<'_, E> {
     /// let cancelled = cancel.clone().teardown(&pool).run(delete).await?;
     /// assert_eq!(cancelled.outcome, CancelFinish::Cancelled);
     /// assert_eq!((&*cancelled.status, cancelled.items_total), ("cancelled", 3));
-    /// // If the answer was lost, run the teardown again: it changes nothing.
+    /// // If the answer was lost, run the teardown again: after the terminal move it changes nothing.
     /// let again = cancel.teardown(&pool).run(delete).await?;
     /// assert_eq!((again.outcome, again.items_total), (CancelFinish::Done, 3));
     /// # Ok(()) }) }
@@ -97,7 +97,7 @@ impl<E: Autocommit> Teardown<'_, E> {
     ///
     /// # Errors
     /// [`Error::Other`] from `clean`; `ON002` if the flag is not set, a lease is on the row, or the row has a terminal
-    /// status other than the cancelled one; `ON005` if items are undecided or not confirmed even after ten rounds.
+    /// status other than the cancelled one; `ON005` if items are still undecided or unconfirmed after ten rounds.
     pub async fn run<C, F, X>(self, mut clean: C) -> Result<Cancelled, Error>
     where
         C: FnMut(Vec<CleanupItem>) -> F,
@@ -149,7 +149,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // After ten refunds that marked nothing, the other items are left to the next round.
+            // After ten refunds that marked nothing, the items that remain are left to the next round.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

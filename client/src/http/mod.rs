@@ -2,7 +2,7 @@
 //!
 //! Follows the IETF draft "The Idempotency-Key HTTP Header Field": 400 without a key, 409 while a request with the key
 //! is in progress, 422 for another request under the same key. Invariants: a key from a header belongs to one user; a
-//! replay is always marked as a replay; `Retry-After` is sent exactly where a retry can help without any other action.
+//! replay is always marked as a replay; `Retry-After` is sent only where a retry can help without any other action.
 
 mod prefer;
 mod retry_after;
@@ -43,7 +43,7 @@ pub struct Answer {
     pub status: u16,
     /// Headers that this module adds to the stored headers.
     pub headers: Vec<(&'static str, String)>,
-    /// The title of a problem document; `None` where the work gave the answer.
+    /// The title of a problem document; `None` if the work gave the answer.
     pub problem: Option<&'static str>,
     /// The body that the work gave.
     pub body: Option<Json>,
@@ -90,7 +90,7 @@ impl Answer {
         Some(Self::of(&outcome))
     }
 
-    /// The answer for an error, without the error's text, which is for the log.
+    /// The answer for an error. It does not contain the error's text, which belongs in the log.
     #[must_use]
     pub fn of_error(error: &Error) -> Self {
         match error.kind() {
@@ -104,7 +104,7 @@ impl Answer {
         }
     }
 
-    /// Finds a value in `headers`, not in the stored headers.
+    /// Returns a value of `headers` (not of the stored headers) by name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
@@ -149,7 +149,7 @@ impl Answer {
     }
 }
 
-/// [`Answer::of_error`], with the error's text in the log.
+/// Makes the answer with [`Answer::of_error`], and logs the error's text.
 impl From<Error> for Answer {
     fn from(error: Error) -> Self {
         tracing::error!(%error, "a request failed");
@@ -163,7 +163,7 @@ pub const fn is_final(status: u16) -> bool {
     matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 409 | 425 | 429)
 }
 
-/// The user of a request, as the service has authenticated them. Each key belongs to one user.
+/// The user of a request, as the service has authenticated them. Each key of [`key_of_header`] belongs to one user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User(String);
 
@@ -183,8 +183,8 @@ impl User {
     }
 }
 
-/// Reads the value of a user's `Idempotency-Key` header: the key is `<user>/<what the client sent>`, so
-/// that no user gets the answer of another user.
+/// Makes a request's key from the user and the value of the `Idempotency-Key` header: `<user>/<value>`, so that no user
+/// gets the answer of another user.
 ///
 /// In the draft the key is a quoted string (a Structured Header string); most clients send the key without quotes. Both
 /// forms name the same key. In the user's name, `/` is written `%2F` and `%` is written `%25`.
@@ -220,8 +220,8 @@ pub fn key_of_header(user: &User, value: Option<&str>) -> Result<String, Answer>
     Ok(key)
 }
 
-/// Reads a Structured Header string after its first quote. A backslash may stand only before a quote or a backslash,
-/// and nothing may follow the last quote.
+/// Reads a Structured Header string after its opening quote. A backslash may escape only a quote or a backslash, and
+/// nothing may follow the closing quote.
 fn unquoted(rest: &str) -> Option<String> {
     let mut key = String::new();
     let mut chars = rest.chars();

@@ -1,13 +1,13 @@
-//! Owns the `Prefer` header (RFC 7240), in which a client says how long it is ready to wait.
+//! Owns the `Prefer` header (RFC 7240), with which a client names the longest time that it waits for an answer.
 
 use std::time::Duration;
 
-/// The request header in which a client may say how long it waits: `Prefer: wait=5`.
+/// The request header with the seconds that a client waits for an answer: `Prefer: wait=5`.
 pub const PREFER: &str = "Prefer";
 
-/// Reads how long a client is ready to wait for the answer: the seconds of `wait` in its `Prefer` header, at most
-/// `longest`; zero without a `wait`. Pass the result to [`Runner::wait`](crate::Runner::wait). Only the first `wait`
-/// counts; if it is no whole number, the result is zero.
+/// Reads how long a client waits for the answer: the seconds of `wait` in its `Prefer` header, at most `longest`. Pass
+/// the result to [`Runner::wait`](crate::Runner::wait). Reads only the first `wait`; returns zero if there is none, or
+/// if it is no whole number.
 ///
 /// ```
 /// use pg_once::http::wait_of_header;

@@ -7,7 +7,7 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// Reads how long another service asks to wait: seconds, or an HTTP date. `None` for other text, zero or a past date.
-/// Takes the header value of an HTTP library, too: `headers.get(RETRY_AFTER).and_then(retry_after)`.
+/// An HTTP library's header value may be passed directly: `headers.get(RETRY_AFTER).and_then(retry_after)`.
 #[must_use]
 pub fn retry_after(value: impl AsRef<[u8]>) -> Option<Duration> {
     let value = str::from_utf8(value.as_ref()).ok()?;
@@ -20,7 +20,7 @@ pub fn retry_after(value: impl AsRef<[u8]>) -> Option<Duration> {
     Some(wait).filter(|wait| !wait.is_zero())
 }
 
-/// Reads `Sun, 06 Nov 1994 08:49:37 GMT`, but not the two obsolete forms of a date in RFC 9110.
+/// Reads a date such as `Sun, 06 Nov 1994 08:49:37 GMT`, but not in the two obsolete forms of RFC 9110.
 fn since_epoch(date: &str) -> Option<Duration> {
     let [_, day, month, year, time, "GMT"] = date.split_whitespace().collect::<Vec<_>>()[..] else {
         return None;

@@ -21,18 +21,18 @@ const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, reques
 /// The answer of a claim. A `match` must handle each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The first claim of this key: run the request.
+    /// This is the first attempt: run the request.
     Claimed(Lease),
-    /// An earlier holder released the key, or its lease expired: go on from the lease's recovery point.
+    /// There was an earlier attempt, or this attempt has advanced: go on from the lease's recovery point.
     Resumed(Lease),
     /// The key is finished: return the stored answer.
     Replayed(Response),
-    /// Another attempt holds the key, or the key is not due yet: retry after this time.
+    /// Another attempt holds the key, or the key is not due yet: claim again later.
     InProgress {
         /// The time to wait before the next claim; it may be shorter than the lease.
         retry_after: Duration,
     },
-    /// The same key came with a different request.
+    /// An earlier claim of the key had a different request.
     Mismatched,
     /// The key finished so long ago that its answer is no longer kept.
     Gone,
@@ -64,20 +64,20 @@ impl ClaimOptions {
         /// How long the answer is kept, instead of the scope's ttl. Only the first claim of the key sets it.
         ttl: Duration,
         /// The name of this attempt. A holder that claims again gets its own lease back, so a claim whose answer was
-        /// lost can be repeated. Never use a worker's name or anything that a client sends: two attempts
-        /// with one name would both believe that they hold the key.
+        /// lost can be repeated. Never use a worker's name or anything that a client sends: two attempts with one name
+        /// would share a lease.
         holder: impl Into<String>,
         /// A SHA-256 of the raw request, for callers that hash it themselves: only the hash is compared. If `request`
         /// is set, too, it is only stored (if the scope has `keep_request`).
         fingerprint: [u8; 32],
     }
 
-    /// No request to compare, the scope's lease and ttl, no holder.
+    /// Makes the default options: no request to compare, the scope's lease and ttl, no holder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A claim for this request: the same key with a different request is [`Claim::Mismatched`].
+    /// Makes options with this request: a claim of the same key with a different request is [`Claim::Mismatched`].
     ///
     /// # Errors
     /// [`Error::Json`] if the request cannot be written as JSON.

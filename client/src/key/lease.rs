@@ -27,8 +27,7 @@ const EXTEND: &str = "SELECT once.key_extend(scope => $1, key => $2, token => $3
 
 /// The right to work on a key until a time, proved by a token.
 ///
-/// A plain value: it may be cloned into the futures of the work. Dropping it releases nothing: the
-/// lease then expires by itself.
+/// A plain value: it may be cloned into the work's futures. Dropping it releases nothing: the lease expires by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     key: Key,
@@ -80,7 +79,7 @@ impl Lease {
     }
 
     /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the present state). Call
-    /// it in the transaction of the phase's own writes. Renews the lease from now, by `lease` (`None`: by the claim's
+    /// this in the transaction of the phase's own writes. Renews the lease from now, by `lease` (`None`: by the claim's
     /// length, or else the scope's), and returns the time left.
     ///
     /// ```
@@ -122,7 +121,7 @@ impl Lease {
         Ok(value::<Interval>(&self.call(exec, ADVANCE, &own).await?)?.0)
     }
 
-    /// Stores the final answer: later claims replay it, until its ttl ends. Call it in the transaction of the last
+    /// Stores the final answer, which later claims replay until its ttl ends. Call this in the transaction of the last
     /// writes, so that answer and writes commit together.
     ///
     /// ```
@@ -149,7 +148,7 @@ impl Lease {
         self.finish(exec, COMPLETE, answer).await
     }
 
-    /// Stores the final answer of a failure, which is replayed like any other, and emits the steps' `on_abort` events.
+    /// Stores a failure as the final answer, which later claims replay, too, and emits the steps' `on_abort` events.
     ///
     /// # Errors
     /// As [`Lease::complete`].
@@ -157,7 +156,8 @@ impl Lease {
         self.finish(exec, ABORT, answer).await
     }
 
-    /// Releases the key after a failure that is worth a retry: the next claim resumes it, after `retry_after`.
+    /// Releases the key after a failure that is worth a retry: the next claim after `retry_after` (`None`: any claim)
+    /// resumes the key. If `max_attempts` are used up, the key is parked instead.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -245,7 +245,7 @@ impl Lease {
         self.call(exec, sql, &own).await.map(drop)
     }
 
-    /// Makes one call with the token: its arguments are scope, key and token, then the call's own.
+    /// Makes one call with the token. Its first arguments are scope, key and token, the others are `own`.
     pub(super) async fn call<E: Executor>(
         &self,
         exec: &E,

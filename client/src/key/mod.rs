@@ -1,12 +1,12 @@
 //! Owns the noun `key`: one logical request, one execution.
 //!
-//! A key's life, in the order of its calls: a [`Key`] is named within its [`Scope`] and claimed; the claim answers what
-//! to do ([`Claim`]). The holder of the [`Lease`] records each phase with [`Lease::advance`] and each foreign call with
-//! [`Lease::step`]. It ends the key with the answer that every later claim replays ([`Lease::complete`],
-//! [`Lease::abort`]), or releases or parks it ([`Lease::release`], [`Lease::park`]).
+//! A key's life, in the order of its calls: a [`Key`] is named within its [`Scope`] and claimed; the answer is a
+//! [`Claim`]. The holder of the [`Lease`] records each phase with [`Lease::advance`] and each foreign call with
+//! [`Lease::step`]. The holder ends the key with the answer that later claims replay ([`Lease::complete`],
+//! [`Lease::abort`]), or releases or parks the key ([`Lease::release`], [`Lease::park`]).
 //!
-//! Invariant: each method here that takes an executor is one call of one SQL function, in one round trip; the client
-//! caches nothing.
+//! Invariant: each method here that takes an executor runs one statement, a call of one SQL function; the client caches
+//! nothing.
 
 mod claim;
 mod lease;
@@ -58,8 +58,8 @@ impl Key {
         &self.key
     }
 
-    /// Derives the idempotency key to send with a step's foreign call; needs no lease. Until [`Lease::rotate`] it is
-    /// the same on every attempt, so a service that dedupes by it acts once.
+    /// Derives the idempotency key to send with a step's foreign call; needs no lease. Until [`Lease::rotate`] the
+    /// derived key is the same on every attempt, so a service that dedupes by it acts once.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -81,8 +81,8 @@ impl Key {
     }
 
     /// Ends the lease as if its time were over now, for a dead holder; makes a released key due. The next claim resumes
-    /// the key, or parks it ([`OnExpiry::Park`], `max_attempts`). Until that claim a live holder may write. `false`: there
-    /// is no live lease and no wait.
+    /// the key, or parks it ([`OnExpiry::Park`], `max_attempts`). Until that claim a live holder may write. `false`: no
+    /// lease is alive, and the key does not wait for its retry.
     ///
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.
@@ -90,7 +90,7 @@ impl Key {
         value(&only(self.rows(exec, EXPIRE, &[]).await?)?)
     }
 
-    /// Makes one call about this key: its arguments are scope and key, then the call's own.
+    /// Makes one call for this key. Its first arguments are scope and key, the others are `own`.
     async fn rows<E: Executor>(
         &self,
         exec: &E,

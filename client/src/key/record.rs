@@ -1,4 +1,4 @@
-//! Owns the view of a key, and the verdict on a parked key.
+//! Owns the record of a key, as operators read it, and the verdict on a parked key.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ const RESOLVE: &str = "SELECT once.key_resolve(scope => $1, key => $2, attempt =
 pub enum KeyStatus {
     /// An attempt has the lease, or its lease expired and the next claim resumes the key.
     Running,
-    /// Released; the next claim resumes it.
+    /// Released; a claim resumes the key as soon as the retry is due.
     Released,
     /// Waits for a verdict.
     Parked,
@@ -52,7 +52,7 @@ pub struct KeyRecord {
     pub last_error: Option<String>,
     /// When the key was first claimed.
     pub created_at: Option<SystemTime>,
-    /// The time left of the lease, zero after it expired; `None` after the attempt has ended it.
+    /// The time left of the lease, zero after the lease expired; `None` after the attempt has ended the lease.
     pub lease_left: Option<Duration>,
     /// When the key was finished.
     pub finished_at: Option<SystemTime>,
@@ -98,7 +98,7 @@ impl Key {
         rows.first().map(KeyRecord::of_row).transpose()
     }
 
-    /// Decides about a key parked at this attempt. Repeated later, the call changes nothing and fails with `ON006`.
+    /// Decides on a key parked at this attempt. A repeat in a later transaction changes nothing and fails with `ON006`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

@@ -31,7 +31,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// An answer with a code only.
+    /// Makes an answer without body and headers.
     pub const fn new(code: i32) -> Self {
         Self {
             code,

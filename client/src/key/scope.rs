@@ -24,9 +24,9 @@ pub struct Scope(Arc<str>);
 /// What happens to a key whose lease expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnExpiry {
-    /// The next claim resumes it.
+    /// The next claim resumes the key.
     Resume,
-    /// It is parked: a person or a reconciler decides.
+    /// The key is parked: a person or a reconciler gives the verdict.
     Park,
 }
 
@@ -37,7 +37,7 @@ pub struct Abandoned {
     pub lease: Lease,
     /// The request, if the scope keeps it.
     pub request: Option<Json>,
-    /// The number of its shard; set by a completer over shards.
+    /// The number of the key's shard; set by a completer over shards.
     pub shard: Option<usize>,
 }
 
@@ -52,7 +52,7 @@ options! {
         gone_for: Duration,
         /// What happens to a key whose lease expired.
         on_expiry: OnExpiry,
-        /// The longest `retry_after` of a claim while another attempt has the lease.
+        /// The longest `retry_after` that a claim returns while another attempt has the lease.
         retry_after: Duration,
         /// How many attempts a key has before it is parked; `reset` removes the limit.
         max_attempts: i32,
@@ -145,8 +145,8 @@ impl Scope {
         value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
-    /// Takes up to `max` abandoned keys, for completers. An expired first lease counts only after a sweep has found it.
-    /// Skips keys that are parked, locked or not due. A holder with live leases gets their keys again, and no new keys.
+    /// Takes up to `max` abandoned keys, for completers. A key whose first lease expired is not taken before a sweep.
+    /// Skips keys that are parked, locked or not due. A holder with live leases on taken keys gets only those keys.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

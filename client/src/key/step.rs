@@ -1,6 +1,6 @@
 //! Owns steps: the records of foreign calls inside a request.
 //!
-//! Invariant: a step's beginning is committed before the foreign call is made, so that the next attempt knows that the
+//! Invariant: the caller commits a step's beginning before the foreign call, so that the next attempt knows that the
 //! other side may have acted. A caller must handle each variant of [`Step`].
 
 use std::time::SystemTime;
@@ -23,7 +23,7 @@ const ROTATE: &str = "SELECT once.key_rotate(scope => $1, key => $2, token => $3
 pub enum Step {
     /// The step is done, with this result. Do not make the call again.
     Done(Option<Json>),
-    /// No earlier attempt has begun the step since its last [`Lease::rotate`]: make the call, with this key.
+    /// No earlier attempt has begun the step since its last [`Lease::rotate`]: make the call, with the derived key.
     First {
         /// The key that the other side may dedupe by; the same on every attempt until a rotate.
         derived_key: String,
@@ -43,17 +43,17 @@ pub enum Step {
 /// The answer of [`Lease::step_done`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnd {
-    /// Whether the recorded end is that of this call, not of another attempt or of other arguments.
+    /// Whether this call's end is recorded; `false` if another attempt, or a call with other arguments, was first.
     pub recorded: bool,
-    /// The result that counts: the first result written.
+    /// The recorded result.
     pub result: Option<Json>,
 }
 
 impl Lease {
     /// Records that a foreign call begins. Commit this record before you make the call.
     ///
-    /// Repeated with the same token, `step` gives the same answer, even if this attempt has made the call. So before a
-    /// second foreign call in one attempt, ask the other side whether it acted, even after [`Step::First`].
+    /// Repeated with the same token before [`Lease::step_done`], `step` gives the same answer, even after the foreign
+    /// call. Before a second foreign call in one attempt, ask the other side if it acted, even after [`Step::First`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -86,8 +86,8 @@ impl Lease {
     /// `on_abort`, even if the call's end was never recorded. The event's handler must find out whether there is
     /// something to undo.
     ///
-    /// The compensations of a key's steps are emitted newest first; give them one order key, and they are
-    /// delivered in that order.
+    /// The event of the step that began last is emitted first. If the events of a key's steps have the same topic and
+    /// order key, they are delivered in the order in which they were emitted.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -144,7 +144,7 @@ impl Lease {
         })
     }
 
-    /// Records that a foreign call ended, and its result. The first recorded result counts and is returned.
+    /// Records that a foreign call ended, and its result. A result that is recorded already stays, and is returned.
     ///
     /// # Errors
     /// As [`Lease::step`]; `ON006` also if an earlier transaction of this token has recorded the step's end.
@@ -159,7 +159,7 @@ impl Lease {
     }
 
     /// Does what [`Lease::step_done`] does, and registers events: `on_complete` is emitted when the key is completed,
-    /// `on_abort` when it is aborted, instead of the event of [`Lease::step_with`].
+    /// `on_abort` when the key is aborted, instead of the event of [`Lease::step_with`].
     ///
     /// # Errors
     /// As [`Lease::step_done`]; `42704` if there is no such topic, `42501` if it has another owner.
@@ -182,7 +182,7 @@ impl Lease {
     }
 
     /// Gives a step a new derived key, after the other side has cached a refusal under the old key. `from_version` is
-    /// the version to replace, from 1; the same call again changes nothing. Returns the present version.
+    /// the version to replace (the first is 1); the same call again changes nothing. Returns the present version.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

@@ -1,7 +1,7 @@
-//! Owns the events of a step, which are emitted when its key ends.
+//! Owns the events of a step. They are emitted when the step's key is completed or aborted.
 //!
-//! Invariant: the payload goes into the event byte for byte. The only check is that it is one JSON
-//! value, because other text could add members to the event.
+//! Invariant: the payload goes into the event as it is written. The only check is that the payload is one JSON value,
+//! because other text could add members to the event.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::options::setters;
 use crate::{Error, Json, Topic};
 
-/// An event of a step, to be emitted when the key ends.
+/// An event of a step, to be emitted when the step's key is completed or aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct StepEvent {
@@ -18,7 +18,7 @@ pub struct StepEvent {
     order_key: Option<String>,
 }
 
-/// The events that go with a step's end, for [`Lease::step_done_with`](crate::Lease::step_done_with).
+/// The events that [`Lease::step_done_with`](crate::Lease::step_done_with) registers with a step's end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct StepEvents {
@@ -26,7 +26,7 @@ pub struct StepEvents {
     pub(super) on_abort: Option<StepEvent>,
 }
 
-/// The document that the server reads.
+/// An event in the form in which the server reads it.
 #[derive(Serialize)]
 struct Wire<'a> {
     topic: &'a str,
@@ -37,11 +37,11 @@ struct Wire<'a> {
 
 impl StepEvent {
     setters! {
-        /// Its order key: see [`EmitOptions::order_key`](crate::EmitOptions::order_key).
+        /// The event's order key: see [`EmitOptions::order_key`](crate::EmitOptions::order_key).
         order_key: impl Into<String>,
     }
 
-    /// An event of this topic.
+    /// Makes an event of this topic.
     pub fn new(topic: &Topic, payload: Json) -> Self {
         Self {
             topic: topic.clone(),

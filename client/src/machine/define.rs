@@ -1,4 +1,4 @@
-//! Owns the definition of a machine, and the check whether it still fits its tables.
+//! Owns the definition of a machine, and the checks that the definition fits its tables and sweeps cover the machine.
 
 use tokio_postgres::types::Type;
 
@@ -13,7 +13,7 @@ const CHECK: &str = "SELECT * FROM once.machine_check(machine => $1)";
 const ASSERT: &str = "SELECT once.machine_assert()";
 const GUARD: &str = "SELECT once.machine_guard(machine => $1, enabled => $2)";
 
-/// A disagreement between a definition and its tables.
+/// A problem that [`Machine::check`] reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The machine's name.
@@ -55,7 +55,7 @@ impl Machine {
         value(&only(exec.query(DEFINE, &args).await?)?)
     }
 
-    /// The definition as it is stored.
+    /// Returns the stored definition, with the present names of the tables.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` if it has another owner.
@@ -71,7 +71,7 @@ impl Machine {
         call(exec, DROP, &[self.as_str()], &[]).await.map(drop)
     }
 
-    /// Lists the disagreements between the definition and the present tables; empty if there are none.
+    /// Lists problems: where the definition does not fit the tables, claim states that no sweep covers, and others.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -88,7 +88,7 @@ impl Machine {
         findings(exec, Some(self.as_str())).await
     }
 
-    /// [`Machine::check`] for all machines, whoever owns them.
+    /// [`Machine::check`] for all machines, also those of other owners.
     ///
     /// # Errors
     /// Any error of the database.
@@ -96,7 +96,7 @@ impl Machine {
         findings(exec, None).await
     }
 
-    /// Fails if a claim state of the caller's machines is not covered by a sweep. Call it before a service claims rows.
+    /// Fails if no sweep covers a claim state of a machine that the caller may use. Call this when a service starts.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -112,7 +112,7 @@ impl Machine {
     /// ```
     ///
     /// # Errors
-    /// `ON004`, naming every machine and claim state that is not covered.
+    /// `ON004`, with the name of each claim state that no sweep covers, and of its machine.
     pub async fn assert_covered<E: Executor>(exec: &E) -> Result<(), Error> {
         exec.query(ASSERT, &[]).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! Owns the view of a row's recorded moves.
+//! Owns the list of a row's recorded moves.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ const HISTORY: &str = "SELECT * FROM once.machine_history(machine => $1, id => $
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedMove {
-    /// When it was made.
+    /// When the move was made.
     pub at: SystemTime,
     /// The status before.
     pub from_status: String,
@@ -26,13 +26,13 @@ pub struct RecordedMove {
     pub requester: Option<String>,
     /// The holder of the action's lease.
     pub holder: Option<String>,
-    /// The database role that made it.
+    /// The database role that made the move.
     pub role: String,
 }
 
 impl MachineRow {
     /// Lists up to `max` (1 to 100000) recorded moves of this row, the newest first. A move is recorded if the
-    /// machine's definition has `history` at that time.
+    /// machine's definition has `history` when the move is made.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

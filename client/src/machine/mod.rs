@@ -1,11 +1,11 @@
 //! Owns the noun `machine`: the declared states and moves of one of the user's tables.
 //!
-//! A [`Machine`] is declared once ([`Machine::define`]), from JSON in your repository. A [`MachineRow`] is
-//! one row of its table: it makes declared moves ([`MachineRow::transition`]), is claimed for work that can die
-//! half-way ([`MachineRow::claim`]), and is torn down ([`MachineRow::cancel`]).
+//! A [`Machine`] is declared once ([`Machine::define`]), from JSON in your repository. A [`MachineRow`] is one row of
+//! its table. It has the calls for declared moves ([`MachineRow::transition`]), for work that a crash can interrupt
+//! ([`MachineRow::claim`]), and for the teardown ([`MachineRow::cancel`]).
 //!
-//! Invariant: each method here that takes an executor is one call of one SQL function, in one round trip; the client
-//! caches nothing.
+//! Invariant: each method here that takes an executor runs one statement, a call of one SQL function; the client caches
+//! nothing.
 
 mod define;
 mod history;
@@ -21,7 +21,7 @@ pub use define::Finding;
 pub use history::RecordedMove;
 pub use transition::{MovedRow, Reason, Transition, Transitioned};
 
-/// A machine, by its name. Making this value declares nothing.
+/// A machine, by its name. Only [`Machine::define`] declares it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Machine(Arc<str>);
 
@@ -76,7 +76,7 @@ impl MachineRow {
         &self.id
     }
 
-    /// Makes one call about this row, answered by one row: its arguments are machine and id, then the call's own.
+    /// Makes one call for this row, whose answer is one row. Its first arguments are machine and id, the others `own`.
     pub(crate) async fn call<E: Executor>(
         &self,
         exec: &E,

@@ -1,4 +1,4 @@
-//! Owns the declared move: one row, one conditional UPDATE, and the reason if the move was not made.
+//! Owns the declared move of a row: one conditional UPDATE, and the reason if the move was not made.
 //!
 //! Invariant: a lost race is an answer and never an error (under READ COMMITTED). Every reason of the server is a
 //! variant of [`Reason`]; an unknown reason is an error.
@@ -54,9 +54,9 @@ pub enum Transitioned {
 pub enum Reason {
     /// There is no such row.
     NotFound,
-    /// The move does not begin in the row's status: another session may have been first.
+    /// The move does not start from the row's status: another session may have been first.
     Status,
-    /// The move's `when` does not hold.
+    /// The move's `when` is not true.
     Guard,
     /// The row is at another version.
     Version,
@@ -106,7 +106,7 @@ impl Transition {
 }
 
 impl MachineRow {
-    /// Makes a declared move, or answers why not. For work that can die half-way use [`MachineRow::claim`].
+    /// Makes a declared move, or returns why not. For work that a crash can interrupt use [`MachineRow::claim`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -119,16 +119,16 @@ impl MachineRow {
     ///     Transitioned::Moved { status, version } => assert_eq!((&*status, version), ("failed", Some(1))),
     ///     Transitioned::NotMoved { reason, .. } => panic!("{reason:?}"),
     /// }
-    /// // A second try is an answer, not an error: the row is `failed` already.
+    /// // A second try gets an answer, not an error: the row is `failed` already.
     /// let late = job.transition(&pool, &give_up).await?;
     /// assert!(matches!(late, Transitioned::NotMoved { reason: Reason::Status, .. }));
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
-    /// `42704` if there is no such machine; `ON002` if no declared move leads to that status; `22023` for a bad
-    /// argument; `42501` without the right to update the table; `40001` for a lost race above READ COMMITTED, or if a
-    /// table (its name, or a column of the definition) changed while this call waited for it.
+    /// `42704` if there is no such machine; `ON002` if no declared move leads to that status, or a trigger or policy
+    /// suppresses the UPDATE; `22023` for a bad argument; `42501` without the right to update the table; `40001` for a
+    /// lost race above READ COMMITTED, or if the table's name or a declared column changed while this call waited.
     pub async fn transition<E: Executor>(
         &self,
         exec: &E,
@@ -146,8 +146,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Makes one move for many rows in one statement: each row once, locked in the order of their ids. `from` and
-    /// `requester` as in [`Transition`].
+    /// Moves many rows to one status in one statement: each row once, locked in the order of the ids. `from` and
+    /// `requester` are as in [`Transition`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -163,7 +163,7 @@ impl Machine {
     /// ```
     ///
     /// # Errors
-    /// As [`MachineRow::transition`]; `22023` for more than 10,000 rows.
+    /// As [`MachineRow::transition`]; `22023` also for more than 10,000 ids.
     pub async fn transition_many<E: Executor, I: Display + Sync>(
         &self,
         exec: &E,

@@ -22,30 +22,30 @@ const NACK: &str = "SELECT * FROM once.outbox_nack(topic => $1, subscriber => $2
 const EXTEND: &str = "SELECT once.outbox_extend(topic => $1, subscriber => $2, token => $3, \
                       lease => $4)";
 
-/// The kind of a failure that names none.
+/// The default kind of a failure.
 pub(crate) const KIND: &str = "error";
 
 /// An event, as it is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The token of the batch that it is leased with.
+    /// The token of the batch with which the event is leased.
     pub token: i64,
     /// The event's number.
     pub event_id: i64,
-    /// Which attempt at it this is, from 1.
+    /// The number of this attempt to deliver the event, from 1.
     pub attempt: i32,
     /// The key that the receiver dedupes by: the same on every attempt, a different key for each subscriber. Send it as
     /// the `Idempotency-Key`.
     pub delivery_key: String,
-    /// Events of one order key are handled one after another.
+    /// The order key, if any: handle events of one order key one after another.
     pub order_key: Option<String>,
     /// The emitted payload, byte for byte.
     pub payload: Json,
-    /// The headers emitted with it.
+    /// The headers emitted with the payload.
     pub headers: Option<Json>,
-    /// When it was emitted.
+    /// When the event was emitted.
     pub emitted_at: SystemTime,
-    /// The number of its shard; set by a worker over shards.
+    /// The number of the event's shard; set by a worker over shards.
     pub shard: Option<usize>,
 }
 
@@ -63,7 +63,7 @@ pub struct Batch {
     pub events: Vec<Event>,
 }
 
-/// Who acks an event that its handler has delivered.
+/// Whether the worker or the handler acks a delivered event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "return it to the worker"]
 pub enum Acked {
@@ -79,7 +79,7 @@ impl From<()> for Acked {
     }
 }
 
-/// How a delivery failed, which decides what happens to the event.
+/// The options of a nack: the failure's text and kind, and the wait before a retry.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct NackOptions {
@@ -91,7 +91,7 @@ pub struct NackOptions {
 /// The answer of [`Batch::nack`] for one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nacked {
-    /// The event.
+    /// The event's number.
     pub event_id: i64,
     /// How many failed attempts at the event count so far.
     pub attempt: i32,
@@ -129,12 +129,12 @@ impl NackOptions {
         Self::new().kind("released")
     }
 
-    /// No retry can help: the events are dead at once.
+    /// No retry can help: the events are dead at once, but of each order key only the first; the others stay pending.
     pub fn never() -> Self {
         Self::new().kind("never")
     }
 
-    /// A word for the failure, by which the metrics count, such as `timeout`. The server refuses `expired`.
+    /// A word for the failure, such as `timeout`; the metrics count failures by kind. The server refuses `expired`.
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = kind.into();
         self
@@ -143,10 +143,10 @@ impl NackOptions {
 
 impl Subscriber {
     /// Leases up to `max` (1 to 10000) events to the caller, for `lease` (`None`: the subscriber's lease). Let the call
-    /// commit by itself: keep no transaction open during delivery. Returns `None` if nothing is due now. Fewer events
-    /// than `max` do not mean that the backlog is empty.
+    /// commit by itself: keep no transaction open during delivery. Returns `None` if no event can be taken now. More
+    /// events may be due even if the answer has fewer than `max`.
     ///
-    /// A take whose answer was lost has leased its events: they are delivered after that lease has expired.
+    /// If the answer of a take is lost, its events are delivered after their lease has expired.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -192,7 +192,7 @@ impl Subscriber {
     /// the result of this call, so that its [worker](Subscriber::worker) acks only the other events. Ack before you
     /// write keys, machine rows or rows that `Deliver::dead` writes: a batch is first in the lock order. Commit soon:
     /// the batch's other acks and its heartbeat wait for the commit. If the answer of the commit is lost, the handler
-    /// may fail or run its transaction again: the worker sees that the event is acked.
+    /// may fail or run its transaction again: the worker then finds that the event is acked.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -233,7 +233,7 @@ impl Subscriber {
 }
 
 impl Batch {
-    /// Its subscriber.
+    /// The batch's subscriber.
     #[must_use]
     pub const fn subscriber(&self) -> &Subscriber {
         &self.subscriber
@@ -314,7 +314,7 @@ impl Batch {
         Ok(value::<Interval>(&only(self.call(exec, EXTEND, &own).await?)?)?.0)
     }
 
-    /// Makes one call with the token: its arguments are topic, subscriber and token, then the call's own.
+    /// Makes one call with the token. Its first arguments are topic, subscriber and token, the others are `own`.
     async fn call<E: Executor>(
         &self,
         exec: &E,

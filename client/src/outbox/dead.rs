@@ -1,4 +1,4 @@
-//! Owns the failures: the failed attempts at an event, the dead letters, and their redrive.
+//! Lists the failed attempts at an event, and the dead letters; redrives or discards dead letters.
 
 use std::time::SystemTime;
 
@@ -18,7 +18,7 @@ const DISCARD: &str = "SELECT once.outbox_discard(topic => $1, subscriber => $2,
 /// A failed attempt to deliver an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedDelivery {
-    /// The number of the attempt, from 1; a redrive counts anew.
+    /// The number of the attempt; the first attempt, and the first after a redrive, is 1.
     pub attempt: i32,
     /// When it failed.
     pub at: SystemTime,
@@ -52,8 +52,8 @@ pub struct DeadLetter {
 }
 
 impl Subscriber {
-    /// The failed attempts to deliver an event, the oldest first. They are kept at least `max_lease_life` after the
-    /// ack, or until the dead letter is deleted; a redrive keeps them.
+    /// Lists the failed attempts to deliver an event, the oldest first. Attempts are kept at least `max_lease_life`
+    /// after the event's ack, or until its dead letter is deleted; a redrive keeps them.
     ///
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if the topic has another owner.
@@ -67,7 +67,7 @@ impl Subscriber {
         rows.iter().map(FailedDelivery::of_row).collect()
     }
 
-    /// Up to `max` (1 to 10000) dead letters, the longest dead first, without letters whose `dead_for` is over.
+    /// Lists up to `max` (1 to 10000) dead letters, the longest dead first, without letters whose `dead_for` is over.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_batch.rs"));
@@ -77,7 +77,7 @@ impl Subscriber {
     /// batch.nack(&pool, None, &NackOptions::never().error("no such address")).await?;
     /// let dead = subscriber.dead(&pool, 100).await?;
     /// assert_eq!((dead.len(), dead[0].kind.as_str()), (1, "never"));
-    /// // The address is corrected: redrive it. Attempts count anew; the delivery key stays.
+    /// // The address is corrected: redrive the event. Attempts count from 1 again; the delivery key stays.
     /// assert_eq!(subscriber.redrive(&pool, 100, Some(&[dead[0].event_id])).await?, 1);
     /// # Ok(()) }) }
     /// ```
@@ -91,7 +91,7 @@ impl Subscriber {
     }
 
     /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first; `event_ids`: only these. Returns
-    /// how many. Skips events that are not dead, and letters that are locked.
+    /// their number. Skips events that are not dead, and letters that are locked.
     ///
     /// # Errors
     /// As [`Subscriber::dead`]; `25006` in a read-only transaction.
@@ -105,8 +105,8 @@ impl Subscriber {
         value(&only(self.rows(exec, REDRIVE, &own).await?)?)
     }
 
-    /// Deletes these dead letters for good, with the record of their attempts; returns how many. Skips events that are
-    /// not dead.
+    /// Deletes these dead letters for good, with their failed attempts; returns the number of deleted letters. Skips
+    /// events that are not dead.
     ///
     /// # Errors
     /// As [`Subscriber::deliveries`]; `25006` in a read-only transaction.

@@ -1,4 +1,4 @@
-//! Owns emitting an event.
+//! Emits events.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct Emitted {
     /// The event.
     pub event_id: i64,
     /// Whether this call emitted the event; `false` if the `dedupe_key` was emitted before, within the topic's
-    /// `dedupe_for`: then `event_id` is the id of the first event.
+    /// `dedupe_for`: then `event_id` is the id of that earlier event.
     pub emitted: bool,
 }
 
@@ -46,7 +46,7 @@ impl EmitOptions {
         delay: Duration,
     }
 
-    /// Defaults: no order, no `dedupe_key`, no headers, no delay.
+    /// Defaults: no order key, no `dedupe_key`, no headers, no delay.
     pub fn new() -> Self {
         Self::default()
     }
@@ -56,7 +56,7 @@ impl Topic {
     /// Emits an event to every subscriber of the topic. Call this in the transaction of the writes that the event
     /// reports: the event commits or rolls back with them. The payload is delivered byte for byte.
     ///
-    /// A repeated call after a lost answer emits again, unless it has a [`dedupe_key`](EmitOptions::dedupe_key).
+    /// A call repeated after a lost answer may emit a second event: give a [`dedupe_key`](EmitOptions::dedupe_key).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));

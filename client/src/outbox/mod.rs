@@ -1,4 +1,4 @@
-//! Owns the noun `outbox`: events that leave the database. Each is delivered at least once; a receiver drops
+//! Owns the noun `outbox`: events that leave the database. Each event is delivered at least once; a receiver drops
 //! duplicates by the delivery key.
 //!
 //! An event's life, in the order of its calls: it is emitted in the transaction of the writes that it reports

@@ -1,4 +1,4 @@
-//! Owns declaring topics and subscribers, and their options.
+//! Creates and drops topics and subscribers, and changes their options.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const SUBSCRIBER_SET: &str = "SELECT once.subscriber_set(topic => $1, subscriber
                               options => $3)";
 const SUBSCRIBER_GET: &str = "SELECT once.subscriber_get(topic => $1, subscriber => $2)";
 const SUBSCRIBER_DROP: &str = "SELECT once.subscriber_drop(topic => $1, subscriber => $2)";
-// In microseconds: the interval's text depends on the session's IntervalStyle.
+// The server converts to microseconds, because an interval's text depends on the session's IntervalStyle.
 const GRANTED_LEASE: &str = "SELECT (extract(epoch FROM least(coalesce($3, \
                              (options->>'lease')::interval), \
                              (options->>'max_lease_life')::interval)) * 1000000)::bigint \
@@ -27,9 +27,9 @@ const GRANTED_LEASE: &str = "SELECT (extract(epoch FROM least(coalesce($3, \
 options! {
     /// Changes to a topic's options; options that are not named stay as they are.
     TopicOptions {
-        /// How long a `dedupe_key` counts.
+        /// How long after an emit its `dedupe_key` prevents another emit.
         dedupe_for: Duration,
-        /// How many batches with order keys can be leased at once; can be changed only while no event is pending.
+        /// The most leased batches with order keys per subscriber; can be changed only while no event is pending.
         lanes: i32,
         /// Only this role's members may use the topic.
         owner: &str,
@@ -51,7 +51,7 @@ options! {
         max_attempts: i32,
         /// The upper bound of the wait after the first failure; each failure doubles this bound.
         backoff_base: Duration,
-        /// The upper bound of every wait.
+        /// The upper bound of the backoff; a nack's `retry_after` may be longer.
         backoff_cap: Duration,
         /// The lease of a take that names none.
         lease: Duration,
@@ -88,7 +88,7 @@ impl Topic {
     /// ```
     ///
     /// # Errors
-    /// `22023` for an unknown option, a bad value, or `subscribers` that an existing topic does not have; `55006` for
+    /// `22023` for an unknown option, a bad value, or other `subscribers` than an existing topic has; `55006` for new
     /// `lanes` while events are pending, `55P03` while an emit is uncommitted; `42501` if the topic has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
@@ -97,7 +97,7 @@ impl Topic {
         call(exec, TOPIC_SET, &name, &own).await.map(drop)
     }
 
-    /// The options in force, defaults included, and the names of the subscribers.
+    /// Returns the options in force, defaults included, and the names of the subscribers.
     ///
     /// # Errors
     /// `42704` if there is no such topic; `42501` if the topic has another owner.
@@ -130,7 +130,7 @@ impl Subscriber {
         self.rows(exec, SUBSCRIBER_SET, &own).await.map(drop)
     }
 
-    /// The options in force, defaults included.
+    /// Returns the options in force, defaults included.
     ///
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if the topic has another owner.

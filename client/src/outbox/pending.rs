@@ -1,4 +1,4 @@
-//! Owns the view of a subscriber's pending events.
+//! Lists a subscriber's pending events.
 
 use std::time::SystemTime;
 
@@ -33,7 +33,7 @@ pub struct PendingEvent {
 }
 
 impl Subscriber {
-    /// Up to `max` (1 to 10000) pending events in the order of their ids, without taking them.
+    /// Lists up to `max` (1 to 10000) pending events in the order of their ids, without taking them.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));

@@ -1,7 +1,7 @@
-//! Owns running one action: the claim, the work in the transaction that finishes the action, and the release.
+//! Runs one action: the claim, the work in the transaction that finishes the action, and the release.
 //!
-//! Invariant: the work's writes commit at most once, and only together with the finish under the action's lease. If
-//! there is no claim state: with the move. If the runner is dropped, the lease expires and a sweep reverts the row.
+//! Invariant: the work's writes commit at most once, and only together with the finish under the action's lease or,
+//! without a claim state, with the move. If the runner is dropped, the lease expires and a sweep reverts the row.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::{
     Transitioned,
 };
 
-/// Runs one row's action; made by [`MachineRow::action`].
+/// The runner of one row's action; made by [`MachineRow::action`].
 #[derive(Debug)]
 #[must_use = "a runner does nothing until `run` is called"]
 pub struct ActionRunner {
@@ -42,7 +42,7 @@ pub enum Acted {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// The row's cancel flag is set, and nothing was written: tear the row down.
+    /// The row's cancel flag is set, and no write of the work was committed: tear the row down.
     Cancelling,
     /// The row's status or version does not fit, or the step has no such requester, or (with [`to`](ActionRunner::to))
     /// the move's `when` is not true.
@@ -105,14 +105,14 @@ impl ActionRunner {
     ///
     /// - The claim commits before the work begins. It has a fresh holder, and is retried as the backoff allows.
     /// - The work gets the lease and an open transaction. It writes in this transaction, also with calls of this crate
-    ///   (`topic.emit(&transaction, …)`), and returns other columns of the row to set. The runner finishes the action
-    ///   in the same transaction and commits.
+    ///   (`topic.emit(&transaction, …)`), and returns values for columns of the row. The runner finishes the action in
+    ///   the same transaction and commits.
     /// - Make foreign calls before the first write, while the transaction locks no row. Each call must take less than
     ///   the server's `idle_in_transaction_session_timeout`, as the transaction is open. Send an idempotency key that
     ///   stays the same until the action has finished: the row's id with a value that only a finish changes, such as a
-    ///   count (not the version: a claim and its revert change it, too).
+    ///   count of finished actions (not the version: a claim and its revert change the version, too).
     /// - When the [lease](Self::lease) is lost, the work is stopped ([`Acted::LeaseLost`]).
-    /// - When the database fails, the work runs again in a new transaction under the same lease, up to
+    /// - After a lost race or connection the work runs again in a new transaction under the same lease, up to
     ///   [`Backoff::tries`](crate::Backoff::tries) times in all. If only the answer of the commit was lost, the work
     ///   does not run again.
     /// - When the work fails or panics, the transaction is rolled back and the row released.
@@ -120,8 +120,8 @@ impl ActionRunner {
     ///   the row [`to`](Self::to) the given status.
     ///
     /// The transaction locks the row in its last statement. If other transactions of yours write the row and
-    /// then the same tables as the work, lock the row first in the work, `FOR NO KEY UPDATE`. Otherwise the two
-    /// transactions may deadlock, and the server cancels one.
+    /// then the same tables as the work, lock the row first in the work, `FOR NO KEY UPDATE`. Otherwise the work's
+    /// transaction and such a transaction may deadlock.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -142,9 +142,9 @@ impl ActionRunner {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses, or fails for good. Then the row is released, or a sweep
-    /// reverts it after the lease has expired. If the commit had no answer, such as in a failover, the action may be
-    /// finished: look at the row. Without a claim state a commit whose answer was lost is always an error.
+    /// Any error of the work, or of a database that refuses a call or cannot be reached. Then the row is released, or a
+    /// sweep reverts it after the lease has expired. If the commit had no answer, such as in a failover, the action may
+    /// be finished: look at the row. Without a claim state a commit whose answer was lost is always an error.
     pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
         P: Begin,

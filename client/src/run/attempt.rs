@@ -1,7 +1,7 @@
-//! Owns one attempt at a key: the work beside its heartbeat, and the end of the key.
+//! Owns one attempt at a key: the work, its heartbeat, and the write that ends the attempt.
 //!
-//! Invariant: an attempt stores its end, or loses its lease, or returns the error of the write that should have stored
-//! its end (after a panic: logs this error). After such an error the lease expires.
+//! Invariant: an attempt stores its outcome, or loses its lease, or returns the error of the write that should have
+//! stored the outcome (after a panic: logs this error). After such an error the lease expires.
 
 use std::future::Future;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) struct Attempt<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
-    /// How long a failed key waits if the work names no time; `None`: not at all.
+    /// The time until the key is due again after a failure that names no time; `None`: it is due at once.
     pub(super) deferred: Option<Duration>,
 }
 
@@ -131,7 +131,7 @@ impl<E: Autocommit> Attempt<'_, E> {
         }
     }
 
-    /// The end of an attempt whose last write failed: the server refused the write, or was unreachable.
+    /// The end of an attempt whose last write failed.
     fn refused(&self, error: Error) -> Result<End, Error> {
         match error.kind() {
             Kind::LeaseLost => Ok(Outcome::LeaseLost.into()),

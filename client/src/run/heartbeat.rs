@@ -1,7 +1,7 @@
 //! Owns the heartbeat: it extends a lease while the work runs, and notices the loss of the lease.
 //!
-//! Invariant: the work is dropped at the latest at the known end of its lease. This end is counted from the sending of
-//! each extension, so it is never later than the end of the lease on the server.
+//! Invariant: the work is dropped at the latest at the known end of its lease. This end is counted from the time at
+//! which the claim or extension was sent, so it is never later than the end of the lease on the server.
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -53,7 +53,6 @@ pub(super) async fn until_lost<E: Autocommit, L: Leased>(
     loop {
         let ends = asked + left;
         sleep_until(asked + (left / 3).max(SHORTEST_BEAT)).await;
-        // A beat is retried until it is answered, or the lease ends.
         let beat = backoff.until_answered(|| lease.renew(exec));
         let why = match timeout_at(ends, beat).await {
             Ok(Ok((_, Duration::ZERO))) => {

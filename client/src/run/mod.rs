@@ -1,4 +1,4 @@
-//! Owns running a keyed request through its phases: claim, work, answer.
+//! Runs a keyed request: the claim, the work, and the write that ends the attempt.
 //!
 //! Invariant: whatever the work and the network do, the next claim can go on from the key's state. The runner may be
 //! dropped at any await: then the lease expires by itself and the next attempt resumes from the last recovery point.
@@ -52,7 +52,7 @@ const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 /// A longer wait is cut to this one (100 years), which the server accepts.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Runs one request under its key; made by [`Key::run`].
+/// The runner of one request under its key; made by [`Key::run`].
 #[derive(Debug)]
 #[must_use = "a runner does nothing until `run` is called"]
 pub struct Runner<'e, E> {
@@ -103,10 +103,10 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// duplicate then gets the first request's answer ([`Outcome::Replayed`]). If the first attempt fails in that time
     /// and the key can be resumed, the request runs here.
     ///
-    /// The runner asks again within 10 ms, then less and less often, in the end every 250 to 500 ms. A poll writes
-    /// nothing; between polls the runner holds no connection of a pool. If the database becomes unreachable during the
-    /// wait, the run returns an error, even with [`fail_open`](Runner::fail_open). To take the wait from a client's
-    /// header, see [`http::wait_of_header`](crate::http::wait_of_header).
+    /// The runner asks again within 10 ms, then less and less often, in the end every 250 to 500 ms. A poll during the
+    /// other attempt writes nothing; between polls the runner holds no connection of a pool. If the database becomes
+    /// unreachable during the wait, the run returns an error, even with [`fail_open`](Runner::fail_open). To take the
+    /// wait from a client's header, see [`http::wait_of_header`](crate::http::wait_of_header).
     pub fn wait(mut self, up_to: Duration) -> Self {
         self.wait = up_to;
         self
@@ -153,13 +153,13 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     ///
     /// - The claim has a fresh holder and is retried with this holder, as often as the [backoff](Self::backoff) allows.
     /// - When the [lease](Self::lease) is lost, the work's future is dropped ([`Outcome::LeaseLost`]).
-    /// - The work gets the lease, goes on from [`Lease::recovery_point`], and calls
-    ///   [`Lease::advance`] and [`Lease::step`] on the way. It may store the answer itself, in the
-    ///   transaction of its last writes, and return [`Done::Stored`]; else the runner stores it.
+    /// - The work gets the lease, goes on from [`Lease::recovery_point`], and calls [`Lease::advance`] and
+    ///   [`Lease::step`]. It may store the answer in the transaction of its last writes and return [`Done::Stored`];
+    ///   otherwise the runner stores the answer.
     /// - After [`Failure::Retry`] the key is released, after [`Failure::Unknown`] it is parked, after
-    ///   [`Failure::Abort`] it is finished with the answer in the failure.
-    /// - When the database fails during the work, the key is released and the work runs again in a
-    ///   new attempt, up to three times in all.
+    ///   [`Failure::Abort`] it is finished with the failure's answer.
+    /// - After a lost race or connection during the work, the key is released and the work runs again in a new attempt,
+    ///   up to three times in all.
     /// - When the work panics, the key is released, and the panic is resumed.
     ///
     /// The work may be stopped if its transaction locks the key's row for longer than two thirds of the lease, because
@@ -193,8 +193,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses the claim, or fails for good, and any other final error
-    /// of the work ([`Failure::Error`]). The request fails closed then: a retry goes on from the stored state.
+    /// Any error of a database that refuses a call or cannot be reached, and any other error of the work
+    /// ([`Failure::Error`]). A retry of the request goes on from the stored state.
     pub async fn run<W, F>(self, work: W) -> Result<Outcome, Error>
     where
         W: FnMut(Lease) -> F,

@@ -10,8 +10,8 @@ use crate::{Claim, Error, Lease, Response};
 pub enum Done {
     /// The answer, which the runner stores.
     Answer(Response),
-    /// An answer that is stored already: the work called [`Lease::complete`](crate::Lease::complete)
-    /// (or `abort`) in the transaction of its own writes, and committed this transaction.
+    /// An answer that is stored already: the work called [`Lease::complete`](crate::Lease::complete) (or `abort`) in
+    /// the transaction of its own writes, and committed this transaction.
     Stored(Response),
 }
 
@@ -21,14 +21,14 @@ impl From<Response> for Done {
     }
 }
 
-/// How the work failed, which decides what happens to the key.
+/// The failure of the work, which decides what happens to the key.
 #[derive(Debug)]
 pub enum Failure {
     /// Worth another attempt: the key is released, and the next claim resumes it.
     Retry {
         /// What went wrong; kept with the key.
         error: String,
-        /// The next attempt waits at least this long; zero: at once. `None`: at once, in a completer its backoff.
+        /// The next attempt waits at least this long; zero: at once. `None`: at once, in a completer after its backoff.
         retry_after: Option<Duration>,
     },
     /// The outcome of a foreign call is unknown: the key is parked.
@@ -45,7 +45,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Worth another attempt, at once.
+    /// A failure that is worth another attempt, at once.
     pub fn retry(error: impl Display) -> Self {
         Self::Retry {
             error: error.to_string(),
@@ -53,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// Worth another attempt after this time.
+    /// A failure that is worth another attempt after this time.
     pub fn retry_after(error: impl Display, after: Duration) -> Self {
         Self::Retry {
             error: error.to_string(),
@@ -61,7 +61,7 @@ impl Failure {
         }
     }
 
-    /// The outcome is unknown.
+    /// A failure after which the outcome of a foreign call is unknown.
     pub fn unknown(reason: impl Display) -> Self {
         Self::Unknown {
             reason: reason.to_string(),
@@ -80,7 +80,7 @@ impl Display for Failure {
     }
 }
 
-/// `?` makes this from an error of the database; from any other error, `.map_err(Error::other)?` does.
+/// `?` converts an error of the database or of JSON; for any other error write `.map_err(Error::other)?`.
 impl<X: Into<Error>> From<X> for Failure {
     fn from(error: X) -> Self {
         Self::Error(error.into())

@@ -1,9 +1,9 @@
 //! Owns the parts that all workers share: the settings, and the loop that asks for work.
 //!
-//! Invariant: a worker waits for a database that is unreachable or overloaded. The wait of an idle
-//! worker between two polls doubles each time, up to `poll_every`. Each wait is random and never zero, so that
-//! workers that began together do not ask together. A worker that is told to stop asks no more, but waits for a
-//! take that is on its way, because the leases of that take would otherwise have to expire.
+//! Invariant: a worker waits for a database that is unreachable or overloaded. The wait of an idle worker between two
+//! polls doubles each time, up to `poll_every`. Each wait is random and never zero, so that workers that began together
+//! do not ask together. A worker that is told to stop asks no more, but waits for a take that is on its way, because
+//! the leases of that take would otherwise have to expire.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -302,7 +302,6 @@ impl<W: Debug> Intake<'_, W> {
         }
     }
 
-    /// Resets the wait to the shortest, after work or a wake-up.
     fn found(&mut self) {
         self.wait = FIRST_WAIT.min(self.pace.poll_every);
     }

@@ -1,4 +1,4 @@
-//! Owns the panics of the caller's code.
+//! Catches the panics of the caller's code.
 //!
 //! Invariant: a panic is a failure of the event, request or job that the code was called for, reported with its
 //! message; the worker's other work goes on. The future that panicked is dropped.

@@ -1,7 +1,7 @@
 //! Owns the polls of a duplicate that waits for the first request's answer.
 //!
-//! Invariant: the last poll is answered after the end of the time to wait, never before. The waits are random, so that
-//! duplicates that came together do not ask together.
+//! Invariant: a duplicate gives up only after a poll that was answered after the end of the time to wait. The waits are
+//! random, so that duplicates that came together do not ask together.
 
 use std::time::Duration;
 

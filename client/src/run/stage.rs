@@ -26,8 +26,8 @@ pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     let _ = stage.wait_for(|now| *now >= wanted).await;
 }
 
-/// Runs the loops until all have ended by themselves. When `shutdown` completes or a loop fails, tells the others to
-/// finish and waits for them. Returns the first error.
+/// Runs the loops until all have ended by themselves. When `shutdown` completes or a loop fails, tells the loops that
+/// still run to finish, and waits for them. Returns the first error.
 pub(super) async fn until_told<F>(
     stage: &watch::Sender<Stage>,
     shutdown: impl Future<Output = ()>,

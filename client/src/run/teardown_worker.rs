@@ -1,7 +1,7 @@
 //! Owns the teardown worker: it tears down flagged rows that have no lease, one after another.
 //!
-//! Invariant: no row stops the worker. A row that cannot be torn down is deferred with backoff, and the worker
-//! goes on with the others. Many workers may run at once, since each step of a teardown may be repeated.
+//! Invariant: no row stops the worker. A row that cannot be torn down is deferred with backoff, and the worker goes on
+//! with the other rows. Many workers may run at once, since each step of a teardown may be repeated.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -28,7 +28,7 @@ const BATCH: usize = 100;
 /// The most rows that one call of the server lists.
 const LONGEST_LIST: usize = 100_000;
 
-/// Tears down pending rows; made by [`Machine::teardown_worker`].
+/// A worker that tears down pending rows; made by [`Machine::teardown_worker`].
 #[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is called"]
 pub struct TeardownWorker<'e, E> {
@@ -92,7 +92,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// Works until `shutdown` completes; a running teardown may go on for the [`grace`](Self::grace) time. `clean`
     /// deletes the artifacts of a page of a row's items: see [`Teardown::run`](crate::Teardown::run).
     ///
-    /// If a row's teardown fails or `clean` panics, the row is deferred, and the worker goes on with the others. The
+    /// If a row's teardown fails or `clean` panics, the row is deferred, and the worker goes on with other rows. The
     /// worker waits for a database that is unreachable or overloaded. Dropping this future stops the teardown at once;
     /// the next worker repeats that teardown from the start.
     ///
@@ -213,9 +213,8 @@ impl Deferred {
         self.0.insert(row, (failures, Instant::now() + wait));
     }
 
-    /// The pending rows that are not deferred, at most `most`, in random order, so that two workers do not take the
-    /// same rows at the same time. Forgets deferred rows that are no longer pending, such as rows torn down by
-    /// another worker.
+    /// The pending rows that are not deferred, at most `most`, in random order, so that two workers seldom work on the
+    /// same row. Forgets deferred rows that are no longer pending, such as rows torn down by another worker.
     fn due_among(&mut self, pending: Vec<PendingCancel>, most: usize) -> Vec<MachineRow> {
         let pending: Vec<MachineRow> = pending.into_iter().map(|pending| pending.row).collect();
         if !self.0.is_empty() {

@@ -1,4 +1,4 @@
-//! Owns waking an idle worker.
+//! Wakes idle workers.
 //!
 //! Invariant: a wake-up costs its sender no round trip, no NOTIFY and no lock in the database. No wake-up is lost while
 //! the worker is busy.
@@ -12,9 +12,9 @@ use tokio::sync::watch;
 /// Call [`Waker::wake`] after the commit of the event, the key's release or the cancel request; before the commit there
 /// is nothing to find. Many calls while the worker is busy count as one.
 ///
-/// A process that emits for workers elsewhere can send one `NOTIFY` for many commits, from a session of its own. The
-/// receiving process then calls `wake` (`examples/wake_up`). A `NOTIFY` in each emitting transaction would make the
-/// commits wait for one another.
+/// A process that emits for workers in other processes can send one `NOTIFY` for many commits, from a session of its
+/// own. The receiving process then calls `wake` (`examples/wake_up`). A `NOTIFY` in each emitting transaction would
+/// make the commits wait for one another.
 ///
 /// ```
 /// let waker = pg_once::Waker::new();
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 pub struct Waker(watch::Sender<()>);
 
 impl Waker {
-    /// A waker without a worker yet. Several workers may share it; a wake-up wakes each of them.
+    /// Makes a waker. Several workers may share it; a wake-up wakes each of them.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

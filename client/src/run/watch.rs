@@ -1,4 +1,4 @@
-//! Owns a running action: its heartbeat, its end, when the last answered request was sent, and whether the row is being
+//! Owns the state of a running action: when the last answered claim or extension was sent, and whether the row is being
 //! cancelled.
 //!
 //! Invariant: `cancelling` is never reset, since nothing clears a cancel flag.
@@ -47,7 +47,7 @@ impl<'a, P: Begin> Watch<'a, P> {
         self.cancelling.load(Ordering::Relaxed)
     }
 
-    /// The time since the last answered request was sent.
+    /// The time since the last answered claim or extension was sent.
     pub(super) fn silence(&self) -> Duration {
         self.heard
             .lock()
@@ -96,8 +96,8 @@ impl<'a, P: Begin> Watch<'a, P> {
         }
     }
 
-    /// Runs the work beside its heartbeat; `None`: the lease is lost. After a panic,
-    /// releases the row and resumes the panic.
+    /// Runs the work beside its heartbeat; `None`: the lease is lost. After a panic, releases the row and resumes the
+    /// panic.
     pub(super) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let ended = tokio::select! {
             biased;
@@ -140,7 +140,7 @@ impl<'a, P: Begin> Watch<'a, P> {
             (Ok(true), None) => Ok(Some(reason)),
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
-            // The work's error may be about another lease. If this action's lease is not lost yet, it will expire.
+            // The work's error may be about another lease. This action's lease is lost already, or it will expire.
             (Err(_), Some(error)) if error.kind() == Kind::LeaseLost => Ok(None),
             (Err(refusal), Some(error)) => {
                 tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");

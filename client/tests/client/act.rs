@@ -16,7 +16,7 @@ fn runner(row: &MachineRow) -> ActionRunner {
     row.action("run").requester("worker").backoff(QUICK)
 }
 
-/// The work: burns ten points and returns a result. (The work cannot commit the transaction itself.)
+/// The work: burns ten points and returns a result; its own attempt to commit is refused.
 async fn pay(transaction: &OpenTransaction) -> Result<Option<Json>, JobFailure> {
     let early = transaction.clone().commit().await.unwrap_err();
     assert_eq!(early.kind(), Kind::InvalidArgument);
@@ -105,7 +105,7 @@ async fn work_whose_commit_was_not_answered_is_done_and_does_not_run_again() {
         let mut runs = 0;
         let mut runner = runner(&jobs.job);
         if text == "COMMIT" {
-            // There is only one try, and its answer is lost.
+            // Each call is tried once, and the answer to COMMIT is lost.
             runner = runner.backoff(Backoff { tries: 1, ..QUICK });
         }
         let acted = runner.run(&pool, |_, transaction| {
@@ -379,7 +379,7 @@ async fn a_requester_without_a_claim_state_moves_the_row_with_the_writes_of_its_
     assert_eq!(jobs.points().await, 90);
 }
 
-/// If this variable names a machine and a row, the next test is the process that is killed.
+/// Names a machine and a row in the child process, in which the next test waits to be killed.
 const KILLED: &str = "PG_ONCE_TEST_KILLED_ACTION";
 
 /// Runs in a child process only: writes, then waits with the transaction open until it is killed.

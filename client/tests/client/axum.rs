@@ -120,7 +120,7 @@ async fn came(request: reqwest::RequestBuilder) -> Came {
 struct Work(Arc<(AtomicU32, Semaphore)>);
 
 impl Work {
-    /// The first `permits` runs may end.
+    /// Makes work whose first `permits` runs may end.
     fn new(permits: usize) -> Self {
         Self(Arc::new((AtomicU32::new(0), Semaphore::new(permits))))
     }
@@ -278,7 +278,7 @@ async fn a_handler_that_sends_a_phase_twice_is_called_again_and_goes_on_behind_i
                     let mut connection = pool.get().await?;
                     let transaction = connection.transaction().await?;
                     write(&transaction, &table).await?;
-                    // The second time this call raises ON006.
+                    // In the second run of the transaction this call raises ON006.
                     lease.advance(&transaction, "written", None, None).await?;
                     transaction.commit().await?;
                 }
@@ -342,7 +342,7 @@ async fn any_body_is_replayed_byte_for_byte_and_cookies_are_not() {
             response.header("Set-Cookie", "b=2").body(body).unwrap()
         };
         let server = Server::start(once(pool()), handler).await;
-        // The request is not JSON, either.
+        // Like the answer, the request is not JSON.
         let first = came(server.post("/things").body(&[1, 255][..])).await;
         assert_eq!((first.status, first.cookies), (201, 2));
         assert_eq!(first.kind.as_deref(), kind);

@@ -45,7 +45,7 @@ async fn die(scope: &Scope, key: &str) -> Lease {
         "SELECT look_lane = '1' OR attempt > 1 FROM once.key WHERE scope = $1 AND key = $2";
     let begin = Instant::now();
     loop {
-        // If another test's sweep is running, this one does nothing.
+        // While another test's sweep runs, this sweep does nothing.
         let sweep = "SELECT done FROM once.sweep(task => 'key_abandon')";
         client.query_one(sweep, &[]).await.unwrap();
         let shown = client.query_one(is_shown, &[&scope.as_str(), &key]).await;
@@ -122,7 +122,7 @@ async fn abandoned_requests_get_their_answer_and_their_clients_a_replay_should_t
         .release(&pool(), Some("503"), None)
         .await
         .unwrap();
-    // Not abandoned: a key under a live lease, one that is not due yet, a parked one.
+    // Not abandoned: a key under a live lease, a released key that is not due yet, a parked key.
     let held = claim(&scope, "held", Duration::from_secs(60)).await;
     let later = claim(&scope, "later", Duration::from_secs(60)).await;
     let an_hour = Some(Duration::from_secs(3600));
@@ -278,7 +278,7 @@ async fn a_panic_is_a_failure_of_its_request_and_of_nothing_else() {
     assert!(record.last_error.unwrap().contains("panic"));
 }
 
-/// Ends each request as its key says, and records each end that is reported to it.
+/// Chooses the end of each request by its key, and records the ends that the completer reports.
 #[derive(Clone, Default)]
 struct AsNamed(Arc<Mutex<Vec<String>>>);
 
@@ -503,7 +503,7 @@ async fn answers_that_the_network_loses_change_nothing() {
         let shutdown = until_status(&key, KeyStatus::Finished);
         let completed = completer.run(shutdown, handler).await.unwrap();
         assert_eq!((completed.completed, proxy.lost()), (1, 1), "{text}");
-        // A take whose answer was lost counts one attempt: repeated, it returned the holder's own key.
+        // A take whose answer was lost counts one attempt: its repetition returned the key that its holder had.
         assert_eq!(key.get(&pool()).await.unwrap().unwrap().attempt, 2);
     }
 }

@@ -96,7 +96,6 @@ fn nothing<T>(_: T) -> Said {
     rows(Vec::new())
 }
 
-/// A call as it was sent.
 #[derive(Clone)]
 struct Sent {
     call: String,

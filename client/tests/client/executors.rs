@@ -14,7 +14,7 @@ use crate::support::{
     through_pooler, worker,
 };
 
-/// Takes a key from its claim to its replay, on one executor.
+/// Makes the calls from the claim of a key to its replay, on one executor.
 async fn whole_life<E: Executor>(exec: &E) {
     let key = fresh_key();
     let Claim::Claimed(lease) = key
@@ -38,7 +38,7 @@ async fn whole_life<E: Executor>(exec: &E) {
     assert_eq!(again, Claim::Replayed(Response::new(201)));
 }
 
-/// Takes a job from a move to its end, on one executor.
+/// Makes the calls from the first move of a job to its end, on one executor.
 async fn whole_job<E: Executor>(exec: &E, job: MachineRow) {
     for to in ["failed", "queued"] {
         let moved = job.transition(exec, &Transition::to(to)).await.unwrap();
@@ -166,7 +166,7 @@ async fn an_answer_commits_with_the_writes_of_a_transaction_of_sqlx_or_with_none
         .unwrap();
 }
 
-/// An update of the extension may give a function other columns.
+/// An update of the extension may change the columns of a function's result.
 #[tokio::test]
 async fn a_statement_that_sqlx_has_kept_is_prepared_again_when_it_is_stale() {
     const ASK: &str = "SELECT * FROM pg_temp.f()";
@@ -257,7 +257,7 @@ async fn behind_a_pooler_a_connection_is_served_by_one_session_after_another() {
     for _ in 0..100 {
         sessions.insert(backend_pid(&client).await);
         lease.extend(&client, None).await.unwrap();
-        // Occupies the free session.
+        // Keeps the free session busy.
         other.batch_execute("BEGIN; SELECT 1").await.unwrap();
         sessions.insert(backend_pid(&client).await);
         lease.extend(&client, None).await.unwrap();

@@ -1,4 +1,4 @@
-//! Messages that come more than once.
+//! Inbox messages that are received more than once.
 
 use pg_once::{Accepted, Barrier, Error, Handled, Inbox, Json, Operation};
 use tokio_postgres::types::Type;

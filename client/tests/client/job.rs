@@ -1,4 +1,4 @@
-//! The job runner: each way in which a job can end, and its items afterwards.
+//! The job runner: how jobs end, and their items afterwards.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -307,7 +307,7 @@ async fn an_item_whose_lease_was_lost_is_not_saved_and_what_it_made_is_deleted()
         ("queued", 90)
     );
 
-    // The next delivery continues with the item that was not saved.
+    // The next run continues with the item that was not saved.
     let mut next = Script::new(&jobs, Trouble::None);
     let outcome = next.run(jobs.job.job(&jobs.pool, "run")).await.unwrap();
     assert_finished(&jobs, &outcome).await;
@@ -424,7 +424,7 @@ async fn a_look_that_was_not_answered_is_taken_again() {
     let jobs = Jobs::guarded().await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
-    // The first check for a cancellation, before the first item.
+    // Loses the answer to the first check for a cancellation, before the first item.
     proxy.lose_answer_to("action_extend");
     let mut job = Script::new(&jobs, Trouble::None);
     let runner = jobs.job.job(&pool, "run").check_every(Duration::ZERO);
@@ -445,7 +445,7 @@ async fn a_claim_or_a_release_whose_answer_is_lost_is_repeated() {
         matches!(outcome, JobOutcome::Released { .. }),
         "{outcome:?}"
     );
-    // A new pool, because sqlx sends the text of a statement once for each connection.
+    // A new pool: the proxy needs the statement's text, which sqlx sends once for each connection.
     let pool = jobs.through(proxy.config());
     proxy.lose_answer_to("action_release");
     let mut job = Script::new(&jobs, Trouble::Cancel);
@@ -462,7 +462,7 @@ async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
         .await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
-    // The only item is saved past the proxy, so the second COMMIT through the proxy finishes the job.
+    // The only item is saved already, so the proxy sees two COMMITs: that of `next`, then that of the end.
     jobs.execute("UPDATE batch_item SET state = 'succeeded'")
         .await;
     proxy.cut(Cut {
@@ -472,7 +472,7 @@ async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
         hold: false,
     });
     let mut job = Script::new(&jobs, Trouble::None);
-    // There is only one try, and its answer is lost.
+    // Each call is tried once, and the answer to the second COMMIT is lost.
     let runner = jobs.job.job(&pool, "run");
     let runner = runner.backoff(Backoff { tries: 1, ..QUICK });
     let outcome = job.run(runner).await.unwrap();

@@ -113,7 +113,7 @@ async fn a_claim_state_that_nobody_sweeps_is_named_until_somebody_does() {
         "SELECT task FROM once.sweep(1000, 'action_release', '{name}')"
     ))
     .await;
-    // Other tests may have left machines that nobody sweeps.
+    // The call may fail because of other tests' machines.
     if let Err(error) = Machine::assert_covered(&jobs.pool).await {
         assert!(!error.to_string().contains(name), "{error}");
     }

@@ -5,7 +5,7 @@
 //! With `PG_ONCE_DRIVER=sqlx` the calls of the extension go over sqlx's pool (`support::Pool`).
 //!
 //! Failures are real: a terminated backend, a connection cut between the commit and its answer, a server that stops
-//! answering. Most leases expire in a session whose clock is ahead, not by sleeping.
+//! answering. To see an expired lease, most tests use a session whose clock is ahead; they do not sleep.
 
 // A test may fail loudly, and its name is its documentation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]

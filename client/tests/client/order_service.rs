@@ -105,7 +105,7 @@ impl Shop {
         assert_eq!((orders, charges), (1, 1), "{key}");
     }
 
-    /// Sends an order to a process that is killed at its nth statement; false if it made fewer.
+    /// Sends an order to a process that is killed at its nth statement; false if it made fewer statements.
     async fn killed_at(&self, nth: usize, arrives: bool, key: &str) -> bool {
         let proxy = Proxy::in_front_of(directly(PREPARES)).await;
         let mut doomed = self.serve(&proxy.url()).await;
@@ -127,7 +127,6 @@ impl Shop {
 }
 
 impl Service {
-    /// Sends one request.
     async fn order(&self, key: &str) -> Option<Reply> {
         let order = json!({"customer": "ada", "item": "tea", "amount_cents": 1200});
         let request = reqwest::Client::new().post(&self.url).json(&order);
@@ -138,7 +137,7 @@ impl Service {
         Some((status, replayed, response.text().await.ok()?))
     }
 
-    /// Repeats the request while another attempt has the lease.
+    /// Repeats the request until its answer is neither 409 nor 503.
     async fn order_until_answered(&self, key: &str) -> Reply {
         loop {
             match self.order(key).await.unwrap() {

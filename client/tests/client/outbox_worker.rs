@@ -84,7 +84,7 @@ fn worker(topic: &Topic) -> OutboxWorker<Pool> {
     worker.backoff(QUICK).poll_every(Duration::from_millis(50))
 }
 
-/// Makes failed events due again almost at once.
+/// Limits the attempts, and makes failed events due again almost at once.
 async fn eager(topic: &Topic, max_attempts: i32) {
     let options = SubscriberOptions::new()
         .max_attempts(max_attempts)
@@ -247,7 +247,7 @@ async fn a_failed_event_is_tried_again_with_the_same_delivery_key_before_those_b
 #[tokio::test]
 async fn an_event_that_is_put_off_comes_again_and_no_attempt_is_counted() {
     let topic = fresh_topic().await;
-    // A failure that counted would make the event dead.
+    // A counted failure would make the event dead.
     eager(&topic, 1).await;
     for n in 1..=2 {
         emit(&topic, n, &EmitOptions::new().order_key("a")).await;
@@ -346,7 +346,7 @@ enum Trouble {
 struct Compensating {
     key: Key,
     trouble: Trouble,
-    /// Counts callbacks, and the other events, which are delivered.
+    /// The number of calls of `dead` and of deliveries of other events.
     callbacks: Arc<AtomicUsize>,
 }
 
@@ -399,7 +399,7 @@ impl Deliver for Compensating {
     }
 }
 
-/// Makes a released key whose abort emits a refund, and emits its shipment. Returns both topics, and the handler.
+/// Makes a released key whose abort emits a refund, and emits the key's shipment. Returns both topics, and the handler.
 async fn half_done() -> (Topic, Topic, Compensating) {
     let (shipments, refunds) = (fresh_topic().await, fresh_topic().await);
     let (pool, key) = (pool(), fresh_key());

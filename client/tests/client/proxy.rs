@@ -1,8 +1,8 @@
-//! Owns a proxy in front of the real server, which simulates a bad network.
+//! Simulates a bad network: a proxy in front of the real server.
 //!
-//! It can cut a connection at a chosen statement ([`Cut`]): before the server gets the statement, or after the server
-//! has run it (ReadyForQuery), without sending the answer to the client. It can also fall silent: the open connections,
-//! or new ones too, stay open and carry nothing.
+//! The proxy can cut a connection at a chosen statement ([`Cut`]): before the server gets the statement, or after the
+//! server has run it (ReadyForQuery), without sending the answer to the client. It can also fall silent: the open
+//! connections, or new ones too, stay open and carry nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tokio_postgres::config::Host;
 
 use crate::support::config;
 
-/// ReadyForQuery without its last byte: `Z` and the length 5. The server has run the request.
+/// ReadyForQuery without its last byte: `Z` and the length 5. The server sends it when it has run the request.
 const READY: &[u8] = b"Z\0\0\0\x05";
 
 /// Execute: runs the unnamed portal, without a limit of rows.
@@ -25,12 +25,12 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Where a connection is cut.
 pub struct Cut {
-    /// At the nth statement that contains this text.
+    /// The cut is at the nth statement that contains this text.
     pub text: &'static str,
     pub nth: usize,
-    /// The server runs the statement, and the answer is lost.
+    /// Whether the server gets the statement, so that only the answer is lost.
     pub arrives: bool,
-    /// The connection stays open, and the client waits.
+    /// Whether the connection stays open, so that the client waits.
     pub hold: bool,
 }
 
@@ -71,7 +71,7 @@ impl Proxy {
         }
     }
 
-    /// Leads to the same database, through this proxy.
+    /// The connection parameters for the same database through this proxy.
     pub fn config(&self) -> Config {
         self.url().parse().unwrap()
     }
@@ -166,7 +166,7 @@ async fn carry(client: TcpStream, server: Config, trouble: Arc<Trouble>) {
                 }
                 trouble.lost.fetch_add(1, Ordering::SeqCst);
                 if hold {
-                    // Until the client hangs up.
+                    // Waits until the client hangs up.
                     std::future::pending::<()>().await;
                 }
                 break;
@@ -192,12 +192,12 @@ impl Trouble {
         let cut = next
             .as_mut()
             .filter(|cut| cut.text.is_empty() || has(cut.text))?;
-        // Counts Query, Parse, Bind and Close, but no heartbeat, since its time varies.
+        // Counts Query, Parse, Bind and Close; without a text, no heartbeats, because their times vary.
         if !b"QPBC".contains(&request[0]) || cut.text.is_empty() && has("_extend(") {
             return None;
         }
         if cut.nth == 1 && request[0] == b'P' && !has(EXECUTE) {
-            // sqlx prepares a statement in a request before the one that runs it.
+            // sqlx prepares a statement in one request and runs it in the next, at which the cut must be.
             cut.text = EXECUTE;
             return None;
         }

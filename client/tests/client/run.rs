@@ -1,4 +1,4 @@
-//! The run helper: each way in which the work can end.
+//! The run helper: how the work ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Events of steps, which the end of the key emits.
+//! Events of steps, emitted when the key is completed or aborted.
 
 use pg_once::{Batch, Json, Lease, Response, StepEvent, StepEvents, Topic};
 

@@ -19,7 +19,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls};
 
-/// Quick enough for a test, patient enough for a busy machine.
+/// Short waits, because tests should be quick; a long timeout, because the machine may be busy.
 pub const QUICK: Backoff = Backoff {
     base: Duration::from_millis(5),
     cap: Duration::from_millis(50),
@@ -41,7 +41,7 @@ pub fn through_pooler() -> bool {
     std::env::var_os(DIRECT).is_some()
 }
 
-/// Leads past the pooler, for a test that needs a session of its own; `_why` is the reason.
+/// The connection parameters without the pooler, for a test that needs a session of its own; `_why` is the reason.
 pub fn directly(_why: &str) -> Config {
     match std::env::var(DIRECT) {
         Ok(url) => url
@@ -105,7 +105,7 @@ pub fn sqlx_pool_to(config: &Config) -> PgPool {
     options.connect_lazy_with(sqlx_options(config))
 }
 
-/// The same connection parameters for sqlx.
+/// Converts connection parameters for sqlx.
 pub fn sqlx_options(config: &Config) -> PgConnectOptions {
     let mut options = PgConnectOptions::new_without_pgpass();
     options = match config.get_hosts().first() {
@@ -129,7 +129,7 @@ pub fn sqlx_options(config: &Config) -> PgConnectOptions {
     }
 }
 
-/// Test mode over a connection with an open transaction.
+/// Begins a transaction, and wraps its connection in test mode.
 pub async fn begun(pool: &Pool) -> TestMode<Arc<deadpool_postgres::Client>> {
     let client = pool.get().await.unwrap();
     client.batch_execute("BEGIN").await.unwrap();
@@ -152,7 +152,7 @@ pub async fn backend_pid(client: &tokio_postgres::Client) -> i32 {
     asked.await.unwrap().get(0)
 }
 
-/// Ends a session from outside.
+/// Terminates the session with this process id.
 pub async fn terminate(pid: i32) {
     let admin = connect().await;
     let sql = "SELECT pg_terminate_backend($1, 10000)";
@@ -212,12 +212,11 @@ impl Jobs {
         }
     }
 
-    /// Test mode over a connection with an open transaction.
     pub async fn begun(&self) -> TestMode<Arc<deadpool_postgres::Client>> {
         begun(&self.pool).await
     }
 
-    /// The same with the guard on, which refuses undeclared writes.
+    /// Like `new`, with the guard on, which refuses undeclared writes.
     pub async fn guarded() -> Self {
         let jobs = Self::new().await;
         jobs.machine.guard(&jobs.pool, true).await.unwrap();
@@ -317,7 +316,7 @@ pub fn named_pool() -> (String, Pool) {
     (name, pool_to(named))
 }
 
-/// Waits until two polls of the worker with this name are two seconds or more apart, and returns that time.
+/// Waits until two polls of the worker with this name are two seconds or more apart; returns the time between them.
 pub async fn until_idle(name: &str) -> Duration {
     let asked = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint FROM pg_stat_activity \
                  WHERE application_name = $1";
@@ -415,8 +414,8 @@ pub async fn a_year_more(session: &tokio_postgres::Client) {
     session.query_one(a_year, &[]).await.unwrap();
 }
 
-/// Takes the leased events in a session whose clock is years ahead. The first take puts the expired batch back; the
-/// events are due when their backoff is over.
+/// Takes the leased events in a session whose clock is years ahead. The first take puts the expired batch's events into
+/// once.retry; they are due when their backoff is over.
 pub async fn take_over_batch(subscriber: &Subscriber) -> (tokio_postgres::Client, Batch) {
     let later = a_year_later().await;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The teardown of one row: after any failure it starts from the top, and a failed cleanup stops it.
+//! The teardown of one row: after a failure the next run starts from the beginning, and a failed cleanup ends the run.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -116,7 +116,7 @@ const LATE_ITEM: &str = "INSERT INTO batch_item (job_id, input, points, artifact
 
 #[tokio::test]
 async fn an_item_that_comes_late_sends_the_teardown_back_to_the_top() {
-    // An item that another call has marked is on the next page already; the confirmation still fails.
+    // If another call has marked the late item, the next page lists it already; the confirmation still fails.
     for (marked_by_another, pages) in [(false, 2), (true, 3)] {
         let jobs = cancelling().await;
         let listed = RefCell::new(0);

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::support::{Jobs, QUICK, named_pool, pool, until_idle};
 
-/// Makes several jobs with a requested cancellation and no holder.
+/// Makes several jobs, each with a requested cancellation and no holder.
 async fn left_behind(customers: &[&str]) -> Jobs {
     let jobs = Jobs::guarded().await;
     let mut ids = vec![jobs.id];

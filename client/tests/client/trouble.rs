@@ -26,7 +26,7 @@ const GIVES_UP: [&str; 2] = [
 /// The server is read-only, as a standby is.
 const TAKES_NO_WRITES: [&str; 2] = ["SET TRANSACTION READ ONLY", "CREATE TABLE nowhere ()"];
 
-/// A pooler does not know the database, as while it is being moved.
+/// The pooler does not know the database, for example during its move.
 const NO_DATABASE: [&str; 2] = ["SELECT", "DO $$ BEGIN RAISE invalid_catalog_name; END $$"];
 
 /// An executor on which some of the calls that contain `text` fail.

@@ -1,4 +1,4 @@
-// Included, hidden, by examples in the documentation that need a database: connects to the database of PG_ONCE_URL, and
+// Doc examples that need a database include this file in a hidden line. Connects to the database of PG_ONCE_URL, and
 // passes a pool and a fresh key to the example.
 fn with_database<F>(example: F)
 where

@@ -1,5 +1,5 @@
-// Included, hidden, by examples in the documentation that need a claimed row: passes a pool and the action of a job to
-// the example.
+// Doc examples that need a claimed row include this file in a hidden line. Passes a pool and the action of a job to the
+// example.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
 
 fn with_action<F>(example: F)

@@ -1,5 +1,5 @@
-// Included, hidden, by examples in the documentation that need a taken event: passes a pool, the subscriber, and the
-// batch with the event to the example.
+// Doc examples that need a taken event include this file in a hidden line. Passes a pool, the subscriber, and the batch
+// with the event to the example.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
 
 fn with_batch<F>(example: F)

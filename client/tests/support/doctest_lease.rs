@@ -1,5 +1,5 @@
-// Included, hidden, by examples in the documentation that need a claimed key: passes a pool, a fresh key and its lease
-// to the example.
+// Doc examples that need a claimed key include this file in a hidden line. Passes a pool, a fresh key and its lease to
+// the example.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
 
 fn with_lease<F>(example: F)

@@ -1,5 +1,5 @@
-// Included, hidden, by examples in the documentation that need a machine: passes a pool whose sessions find the
-// machine's tables, the machine, and a job's id to the example.
+// Doc examples that need a machine include this file in a hidden line. Passes three values to the example: a pool whose
+// sessions find the machine's tables, the machine, and a job's id.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/machine.rs"));
 
 fn with_machine<F>(example: F)

@@ -1,4 +1,4 @@
-// Included, hidden, by examples in the documentation that need a topic: passes a pool and a fresh topic with the
+// Doc examples that need a topic include this file in a hidden line. Passes a pool and a fresh topic with the
 // subscriber `default` to the example.
 include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
 

@@ -1,5 +1,5 @@
-// Included by the tests and, through doctest_machine.rs, by examples in the documentation: makes the tables and the
-// machine of sql/examples/batch_job in a schema of its own, with a job of three items at 10 points each and a wallet of
+// The tests include this file, and doc examples through doctest_machine.rs. Makes the tables and the machine of
+// sql/examples/batch_job.sql and .json in a fresh schema, with a job of three items at 10 points each and a wallet of
 // 100.
 async fn make_machine(
     mut config: tokio_postgres::Config,

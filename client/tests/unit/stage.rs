@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Ends with `ended` when it is told to finish.
+/// Waits for the stage `Finish`, then returns `ended`.
 async fn told(mut seen: watch::Receiver<Stage>, ended: Result<(), Error>) -> Result<(), Error> {
     reached(&mut seen, Stage::Finish).await;
     tokio::task::yield_now().await; // finishes its present work

@@ -68,7 +68,6 @@ struct ActionClaim<'a> {
     version: Option<i64>,
 }
 
-/// What the claim does about a row and its lease.
 enum ClaimDecision<'a> {
     Answer(Datum),
     Claim(DeclaredMove<'a>),
@@ -83,7 +82,7 @@ struct DeclaredMove<'a> {
 }
 
 impl ActionClaim<'_> {
-    /// Raises 22023 for an unknown step. A step that begins in another status is `refused` later.
+    /// Raises 22023 for an unknown step. If the row is in another status, `decide` answers `refused`.
     fn ensure_step(&self) -> Result<()> {
         let steps = &self.machine.definition.steps;
         if steps.iter().any(|s| s.step_key == self.step_key) {

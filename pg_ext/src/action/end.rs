@@ -1,7 +1,7 @@
 //! `action_finish` and `action_release`: the row leaves its claim state, and the lease ends.
 //!
 //! Lock order: first the row, by an UPDATE that requires the claim state, then the lease. Sweeps and claims change a
-//! lease's token and state only under the row's lock, so both are final after the UPDATE.
+//! lease's token and state only under the row's lock, so token and state are final after the UPDATE.
 
 use super::fence::{FencedAction, TokenUse};
 use super::lease::{Lease, LeaseCol, LeaseState};

@@ -9,7 +9,7 @@ use crate::machine::model::Machine;
 use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use std::rc::Rc;
 
-/// A row of a machine, and the token that a write to its action presents.
+/// A machine's row, and the token that a write presents.
 pub struct FencedAction {
     pub machine: Rc<Machine>,
     pub id: RowId,
@@ -36,12 +36,12 @@ impl FencedAction {
         }
     }
 
-    /// Returns the lease that is held with this token. If `repeats` says that the same call has ended the lease,
-    /// returns the ended lease, so that the call can answer as before.
+    /// Returns the lease that is held with this token. If `repeats` is true for an ended lease (the same call has ended
+    /// it), returns that lease, so that the call can answer as before.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
             return Err(self.forgotten(
-                "There is no lease on this row: it was never claimed, or the lease ended long ago.",
+                "There is no lease on this row: it was never claimed, or its lease was deleted.",
             ));
         };
         if lease.was_finished_by(self.token) {
@@ -112,7 +112,7 @@ impl FencedAction {
         )
     }
 
-    /// The error of a token that may have finished its action: the lease no longer remembers that.
+    /// The error of a token that may have finished its action, if no stored lease can show that any more.
     fn forgotten(&self, why: &'static str) -> Error {
         self.lost(why).hint(
             "Stop this attempt and roll back its writes. Its action_finish may have been committed long ago: look at the row \
@@ -120,7 +120,7 @@ impl FencedAction {
         )
     }
 
-    /// The error of a held lease whose row has left the claim state.
+    /// The error of a held lease whose row is gone or has left the claim state.
     pub fn dead(&self, status: Option<&[u8]>) -> Error {
         self.lost(match status {
             None => "The row is gone.".to_owned(),

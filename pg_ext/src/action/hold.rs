@@ -1,6 +1,6 @@
-//! `action_extend` is a heartbeat: it checks the token and reports a cancellation. Its update of the lease is HOT
-//! unless the lease now ends before look_at. It reads the row without a lock. `action_expire` ends the lease of a dead
-//! holder, or the wait of a deferred row.
+//! `action_extend` is a heartbeat: it checks the token, updates the lease and reports a cancellation. The update can be
+//! HOT unless the lease now ends before look_at. The row is read without a lock. `action_expire` ends the lease of a
+//! dead holder, or the wait of a deferred row.
 
 use super::fence::FencedAction;
 use super::lease::{Lease, LeaseCol, LeaseState};

@@ -1,7 +1,7 @@
 //! `action_get` and `action_list`: who has a row, since when, what failed, and what happens next.
 //!
-//! They serve operators: they ignore owners of machines and rights on tables. Of a user's row they show only the id,
-//! the status and the cancel flag.
+//! Both are for roles that may observe: they ignore owners of machines and rights on tables. Of a user's row they show
+//! only the id, the status and the cancel flag.
 
 use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown};
@@ -123,7 +123,7 @@ fn view(machine: &Machine, seen: Option<&RowSeen>, lease: Option<&Lease>) -> Res
     ])
 }
 
-/// One sentence on what happens next, and by whom.
+/// Describes what happens to the row next, and who does it.
 fn next(
     machine: &Machine,
     seen: Option<&RowSeen>,

@@ -81,7 +81,6 @@ impl LeaseState {
     }
 }
 
-/// A row of `once.action_lease`.
 pub type Lease = table::Record<LeaseCol, COLUMNS>;
 
 impl Lease {
@@ -189,7 +188,6 @@ impl Lease {
         shown(bytes)
     }
 
-    /// The status that the step began in.
     pub fn began_in(&self) -> String {
         let status = self.bytes(LeaseCol::StepStatus).map(shown);
         status.unwrap_or_else(|| self.text(LeaseCol::RevertTo))

@@ -1,4 +1,4 @@
-//! Reverts one batch of a machine's overdue leases, as the table's owner in a security-restricted operation.
+//! Reverts the rows of one batch of overdue leases, as the table's owner in a security-restricted operation.
 //!
 //! A batch is one subtransaction. It skips locked rows. Each half of a failed batch is tried by itself, so one row
 //! whose trigger refuses is found in log n steps. That row is deferred (`defer`).
@@ -64,7 +64,6 @@ impl DueLease {
     }
 }
 
-/// The results for the leases that were due.
 #[derive(Default)]
 pub struct Reverted {
     pub swept: Swept,
@@ -182,7 +181,6 @@ impl RevertBatch {
                         ));
                         LeaseChange::Nothing
                     }
-                    // The row is gone, or has left the claim state.
                     _ => LeaseChange::Delete,
                 }
             })?;

@@ -22,7 +22,7 @@ const LOOKS_PER_ROW: usize = 1_000;
 /// For each row that it may sweep, a sweep rewrites or deletes at most this many ended or extended leases.
 const TIDIED_PER_ROW: usize = 10;
 
-/// Work that a sweep does for each machine after its rows. The inner error counts as a failure of that machine.
+/// Work that a sweep does for a machine after the machine's rows. The inner error counts as the machine's failure.
 pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
 /// Sweeps at most `max` rows of all machines or of `only` one, and records the runs. The least recently swept machine
@@ -71,7 +71,6 @@ pub fn prepare() -> Result<()> {
     spi::run_as_caller(c"SET CONSTRAINTS ALL IMMEDIATE")
 }
 
-/// The machine whose last sweep ended first comes first.
 fn by_last_end(mut names: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     names.sort();
     let mut found = Vec::new();
@@ -130,7 +129,6 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
     }
 }
 
-/// A chunk of leases, read by the index.
 struct LeaseChunk {
     due: Vec<DueLease>,
     /// Ended or extended leases, which are deleted or get another look_at.

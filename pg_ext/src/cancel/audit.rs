@@ -1,7 +1,7 @@
 //! `cancel_audit`: compares the marked items with the recorded refunds.
 //!
-//! Both sides are read under one snapshot, so both show the same refunds. Both are sorted by id as bytes and merged, so
-//! neither is held in memory. Deleted rows are not audited.
+//! Items and refunds are read under one snapshot, so a concurrent cancel_refund is seen in both or in neither. Both are
+//! sorted by id as bytes and merged, so neither is held in memory. Deleted rows are not audited.
 
 use super::items::Items;
 use super::numeric;

@@ -1,4 +1,4 @@
-//! `cancel_items` and `cancel_confirm`: a worker deletes the artifacts, confirms this, and then the row is cancelled.
+//! `cancel_items` lists the items whose artifacts a worker deletes; `cancel_confirm` records that they are deleted.
 
 use super::items::Items;
 use super::record::TeardownCol;
@@ -14,7 +14,7 @@ use pgrx::pg_sys::{self, Datum};
 
 const MOST_CLEANED: i32 = 100_000;
 
-/// $1 the row's id, $2 the most items, $3 lists the items after this one.
+/// $1 the row's id, $2 the most items, $3 (only with `AFTER`) the key after which the list begins.
 const LIST: &str = "
     SELECT i.{item_id}::pg_catalog.text, pg_catalog.row_to_json(i.*) FROM {items} AS i
      WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_marked} {after}

@@ -1,6 +1,6 @@
 //! `cancel_finish`: the terminal move, once all money is paid back and all artifacts are deleted.
 //!
-//! It locks the row FOR UPDATE. With the guard on, every writer of an item locks the row FOR KEY SHARE, so
+//! It locks the row FOR UPDATE. With the guard on, every writer of an item locks the row at least FOR KEY SHARE, so
 //! cancel_finish waits for all writers. (With a foreign key alone, only an INSERT or a change of the subject locks the
 //! row.) Then cancel_finish reads the committed items, at every isolation level.
 

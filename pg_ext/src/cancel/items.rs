@@ -81,7 +81,7 @@ impl Items<'_> {
         fill(template, &[own.as_slice(), more].concat())
     }
 
-    /// A NULL marker is always undecided.
+    /// The condition that an item is in state `which`. A NULL marker is always undecided.
     fn is(&self, which: WhichItems) -> String {
         let column = &self.shape.marker;
         let plain = format!("i.{}", column.name);

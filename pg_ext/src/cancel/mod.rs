@@ -1,7 +1,7 @@
 //! cancel: a teardown whose terminal state comes last. `sql/cancel.sql` begins with an overview.
 //!
-//! `record` has the rows of once.cancel and once.refund, `items` the statements on items. `torn_row` says whether the
-//! teardown of a row can go on. The other files have the SQL functions; `adopt` gives leases and teardowns to orphans.
+//! `record` has the rows of once.cancel and once.refund, `items` the statements on items, `numeric` their sums.
+//! `torn_row` says whether the teardown of a row can go on. The other files have the SQL functions.
 
 pub mod adopt;
 pub mod audit;

@@ -82,7 +82,7 @@ fn open_teardowns<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> 
     table.scan(BY_OPEN, keys, snapshot)
 }
 
-/// The id of a row of this table that has an open teardown, if there is one.
+/// The id of a row of table `relation` whose teardown is open; None: there is no such row.
 pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String>> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();

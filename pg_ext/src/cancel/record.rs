@@ -141,7 +141,6 @@ table::columns!(RefundCol);
 /// A row of once.refund.
 pub type RefundRecord = table::Record<RefundCol, 9>;
 
-/// Records one refund.
 pub fn note_refund(
     machine: &Machine,
     id: &RowId,

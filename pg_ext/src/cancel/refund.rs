@@ -1,4 +1,4 @@
-//! `cancel_refund`: marks every undecided item and credits the wallet, in one statement.
+//! `cancel_refund`: marks undecided items and credits the wallet, in one statement.
 //!
 //! The statement runs under the lock of the user's row. So an item is either undecided and not paid back, or marked and
 //! paid back once. Lock order: row, items by key, wallet.
@@ -69,7 +69,7 @@ const REFUND: &str = "
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// The values of `{limit}`, `{from_due}` and `{which}`. A key may occur twice if tables inherit from the items table.
+/// The values of `{limit}`, `{from_due}` and `{which}`. SOME joins by key; inheriting tables may repeat a key.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),
@@ -176,7 +176,6 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
     ))
 }
 
-/// The result of the statement.
 struct MarkedAndCredited {
     items: i64,
     amount: Datum,
@@ -244,7 +243,7 @@ fn mark_and_credit(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Ma
     })
 }
 
-/// The reason why no wallet was credited.
+/// The error for a refund that credited no wallet.
 fn uncredited(torn: &TornRow, items: &Items) -> Result<Error> {
     let has_wallet = |snapshot| items.has_wallet(&torn.id, &snapshot);
     if !has_wallet(Snapshot::latest())? {

@@ -1,5 +1,5 @@
-//! `machine_check` and `machine_assert`: differences between a definition and its tables, and claim states that no
-//! sweep covers.
+//! `machine_check` and `machine_assert`: problems of a machine's definition, tables, guard and rows, and claim states
+//! that no sweep covers.
 
 use super::{Severity, orphans};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
@@ -56,7 +56,6 @@ pub fn machine_check(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// A problem and its next step.
 pub struct Finding {
     /// The level in doctor: error if rows stay stuck or events are lost, info if the machine may be right as it is,
     /// else warning.
@@ -134,7 +133,7 @@ impl Findings {
                 Some(_) => "Remove the cause in the message; the sweep tries again by itself.",
                 None => {
                     "Schedule once.sweep() (or once.sweep(task => 'action_release')) every few seconds. If it is scheduled, a locked \
-                     table has cut it short; the next sweep begins with this machine."
+                     table may have cut it short; the next sweep begins with this machine."
                 }
             };
             let why = match error {
@@ -294,7 +293,7 @@ impl Findings {
     }
 }
 
-/// Runs `work` as the owner of a machine's table. The inner result is the failure of the work.
+/// Runs `work` as the owner of a machine's table. The inner error is a failure of the work.
 pub(super) fn as_owner<T>(
     machine: &Machine,
     work: impl FnOnce() -> Result<T>,
@@ -340,7 +339,6 @@ pub fn machine_assert(call: &Call) -> Result<Datum> {
     }
 }
 
-/// The claim states, sorted and without repetitions.
 fn claim_states(definition: &Definition) -> Vec<&str> {
     let mut states: Vec<_> = definition.claim_states().map(|(into, _)| into).collect();
     states.sort_unstable();

@@ -7,7 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Backends of other databases do not hold back vacuum in this one. Autovacuum workers are not reported.
+// Reports neither autovacuum workers nor other databases, whose backends hold back vacuum only through snapshots here.
 const SNAPSHOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),
@@ -30,7 +30,7 @@ const PREPARED: &CStr = c"
      WHERE p.database = pg_catalog.current_database() AND p.prepared < $1 - interval '10 minutes'
      ORDER BY p.prepared LIMIT 20";
 
-// The oldest open transaction id of all databases counts: no segment with events after it can be truncated.
+// No segment that was drained after the oldest open transaction id of all databases can be truncated.
 const ELSEWHERE: &CStr = c"
     SELECT 'info',
            pg_catalog.format('an old transaction that writes in database %s keeps the log from being emptied: %s', t.database, t.who),
@@ -69,7 +69,7 @@ const STANDBYS: &CStr = c"
       FROM pg_catalog.pg_stat_replication r
      WHERE pg_catalog.age(r.backend_xmin) > 1000000 LIMIT 20";
 
-// pg_stat_activity, which locks.rs reads, too, shows the details of a session only to members of its role.
+// pg_stat_activity shows a session's details only to members of its role and of pg_read_all_stats. locks.rs reads it.
 const BLIND: &CStr = c"
     SELECT 'info', 'old transactions and locks of other roles cannot be seen',
            pg_catalog.format('the owner of the extension, %I, may not read all of pg_stat_activity', CURRENT_USER),

@@ -101,7 +101,7 @@ fn is_close(one: &str, other: &str) -> bool {
     costs[other.len()] <= 2
 }
 
-/// Keys of a sample that belong to another shard.
+/// Reports how many keys of a sample belong to another shard.
 pub fn foreign(report: &Report) -> Result<()> {
     if !shard::is_set()? {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Action leases that end more than a day from now. If the holder is dead, the row waits until then; the cause may be a
-//! clock that was set back. keys.rs reports leases of keys that end more than max_lease_life from now.
+//! Action leases that end more than a day from now, perhaps because the clock was set back. If the holder is dead, the
+//! row waits until the lease ends. keys.rs reports leases of keys that end more than max_lease_life from now.
 
 use super::Report;
 use crate::clock::{self, DAY_US};

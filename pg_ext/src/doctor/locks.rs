@@ -8,8 +8,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Each phase of a worker is a short transaction. A transaction that is open for a minute
-// often waits for a foreign call.
+// A worker's transactions are short: one that is open for a minute often waits for a foreign call.
 const HOLDERS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('backend %s keeps rows locked', a.pid),

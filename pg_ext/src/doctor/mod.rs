@@ -1,10 +1,10 @@
 //! `doctor`: the problems of a database, and the next step for each.
 //!
 //! `check` and `orphans` have machine_check and machine_assert, `verify` has once.verify. The other files ask the
-//! questions of doctor, each question in a subtransaction of its own. So a locked table adds one row and hides no other
-//! answer. Invariant: doctor waits for each lock at most once.sweep_lock_timeout. It writes nothing, so it works in
-//! a READ ONLY transaction and on a standby. A healthy database gives only rows with level `info`. doctor shows names,
-//! numbers, times and messages of failures, no payload and no query text.
+//! questions of doctor, each question in a subtransaction of its own. So a question that fails adds a row, and the
+//! others are still answered. Invariant: doctor waits for each lock at most once.sweep_lock_timeout. It writes nothing,
+//! so it works in a READ ONLY transaction and on a standby. A healthy database gives only rows with level `info`.
+//! doctor shows names, numbers, times and messages of failures, no payload and no query text.
 
 pub mod check;
 mod horizon;
@@ -27,7 +27,6 @@ use crate::spi::{self, Kept, column};
 use crate::subxact;
 use pgrx::pg_sys::Datum;
 
-/// The level of a row.
 #[derive(Clone, Copy)]
 pub enum Severity {
     /// A problem now.
@@ -48,7 +47,6 @@ impl Severity {
     }
 }
 
-/// The rows of the answer.
 struct Report {
     rows: Rows,
 }
@@ -67,7 +65,7 @@ impl Report {
             .push(&[text(level.name()), text(problem), text(detail), text(hint)]);
     }
 
-    /// The rows of a statement with the columns level, problem, detail and hint.
+    /// Adds the rows of a statement with the columns level, problem, detail and hint.
     fn ask(&self, statement: &'static Kept, args: &[Option<Datum>]) -> Result<()> {
         for found in spi::query_once(statement, args)? {
             let found: Vec<_> = (0..4).map(|i| column(&found, i)).collect();

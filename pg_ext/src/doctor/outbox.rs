@@ -31,7 +31,7 @@ const PAUSED: &CStr = c"
       FROM once.subscriber s JOIN once.topic t ON t.topic_id = s.topic_id
      WHERE s.paused ORDER BY t.topic, s.subscriber LIMIT 100";
 
-// $1 the present incarnation. Reads the events of the newest transactions in each segment.
+// $1 the present incarnation. Reads the newest transactions' events in each segment and in once.event_kept.
 const FUTURE: &CStr = c"
     SELECT 'error', 'events come from the future',
            pg_catalog.format('event %s was emitted by transaction %s, which this server has not begun', e.event_id, e.xid),

@@ -1,4 +1,4 @@
-//! Settings that weaken a promise, claims that are not counted, and steps that begin and end in one transaction.
+//! Settings that weaken a guarantee, claims that are not counted, and steps that begin and end in one transaction.
 
 use super::{Report, Severity};
 use crate::clock::{self, DAY_US};
@@ -45,7 +45,7 @@ pub fn ask(report: &Report) -> Result<()> {
             Severity::Warning,
             "steps begin and end in one transaction",
             format!("{count} since the server started, the last one within a day"),
-            "Commit after key_step, before the foreign call: a process that dies in the call leaves no trace of it. Drivers such as psycopg do not commit by themselves.",
+            "Commit after key_step, before the foreign call: otherwise a process that dies in the call leaves no trace of the call. Drivers such as psycopg do not commit by themselves.",
         );
     }
     Ok(())

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 
 const MOST_VERIFIED: i32 = 1_000_000;
 
-// In each statement $1 is the most rows that the statement checks. It returns at most ten violations.
+// $1 is the most rows that a statement checks (STORED: the most rows of once.retry, and the most events of batches).
 
 const ANSWERS: &CStr = c"
     SELECT pg_catalog.format('key %L of scope %L has status %s', k.key, k.scope, k.status)

@@ -1,7 +1,7 @@
 //! machine_define and machine_drop: who may change a machine, and what a held lease forbids.
 //!
 //! A change of a machine holds the machine's lock (`lock_of`) exclusively to the end of the transaction; a claim shares
-//! it. So the change sees every claim, or the claim sees the change. Under the lock everything is looked up in the
+//! it. So each claim sees the change, or the change sees the claim. Under the lock everything is looked up in the
 //! latest snapshot, at every isolation level.
 
 use super::install;
@@ -47,7 +47,7 @@ const STORE: &CStr = c"
         owner_incarnation = excluded.owner_incarnation, definition = excluded.definition,
         table_names = excluded.table_names";
 
-// The machine is not covered until a sweep has run.
+// A record without a run: the machine is not covered until a sweep has run.
 const WATCH: &CStr = c"
     INSERT INTO once.janitor (task, machine, done, failed) VALUES ('action_release', $1, 0, 0)
     ON CONFLICT (task, machine) DO NOTHING";
@@ -148,7 +148,6 @@ fn is_the_same(
         && present.definition()? == valid.definition)
 }
 
-/// The machine's table is still there.
 fn has_table(stored: &StoredMachine) -> bool {
     stored.table().and_then(Relation::of).is_some()
 }
@@ -263,7 +262,7 @@ fn in_use(machine: &str, lease: &Lease, so: &str) -> Error {
 }
 
 /// Calls `each` with each held lease of the machine in the latest snapshot. The lease of a deleted row counts until a
-/// sweep deletes it.
+/// sweep deletes the lease.
 fn each_held(machine: &[u8], mut each: impl FnMut(&Lease) -> Result<()>) -> Result<()> {
     let leases = Table::to_read(lease::TABLE)?;
     let key = &mut [ScanKey::text(1, row::text(machine))];
@@ -278,7 +277,7 @@ fn each_held(machine: &[u8], mut each: impl FnMut(&Lease) -> Result<()>) -> Resu
     Ok(())
 }
 
-/// Raises 55006 if a teardown is open and the new definition changes how rows are torn down, or makes a status terminal.
+/// Raises 55006 if a teardown is open and the new definition changes how rows are torn down or makes a status terminal.
 fn ensure_teardowns_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let old = present.definition()?;
     let same = (&old.cancel, &old.refund) == (&valid.definition.cancel, &valid.definition.refund)

@@ -83,7 +83,7 @@ impl RowEvent {
     }
 
     /// Whether an AFTER trigger fires for the DELETE half of a move to another partition. The heap marks the old
-    /// version of a moved row. Other table access methods do not, so there a DELETE in a partition counts as a move.
+    /// version of a moved row. Other access methods may not: in their partitions each DELETE counts as a move.
     pub fn is_move(&self) -> bool {
         // SAFETY: the call's own structure, whose relation is open while its trigger runs; an event has a row.
         unsafe {
@@ -185,7 +185,6 @@ impl GuardedColumn {
         }
     }
 
-    /// The column's value in a row.
     pub fn value_in(&self, row: &RowVersion) -> Option<Datum> {
         // SAFETY: the slot holds a row of its table, and the number is that of a column; column numbers begin at 1.
         unsafe {
@@ -225,7 +224,7 @@ impl GuardedColumn {
         }
     }
 
-    /// A literal of the definition as the server would print it.
+    /// Prints a literal of the definition as the server would.
     pub fn canonical(&self, literal: &str) -> Result<Vec<u8>> {
         let plain = std::ffi::CString::new(crate::call::from_utf8(literal).into_owned())
             .map_err(|_| Error::new(Kind::InvalidDefinition, "a literal has a NUL byte"))?;

@@ -1,14 +1,15 @@
 //! `machine_guard`: puts the triggers on a machine's tables and takes them off.
 //!
-//! The extension's owner creates the triggers: no other role may call their functions. The caller must own the tables.
+//! Only the extension's owner may execute the trigger functions, so it creates the triggers. The caller must own the
+//! tables.
 //!
 //! A machine's row is judged after it was written, because a BEFORE UPDATE trigger makes the server lock each row and
 //! log the lock. A row that may move to another partition is judged before it is written, because afterwards the move
 //! is a DELETE and an INSERT. An item is judged before it is written, because the machine's row must be locked first.
-//! By its name the guard is the last BEFORE ROW trigger or the first AFTER ROW trigger.
+//! By its name ("~" or "!" first) the guard is usually the last BEFORE ROW or the first AFTER ROW trigger.
 //!
-//! Before the DDL runs, the tables are locked in the order of their oids, each with its partitions. lock_timeout bounds
-//! each wait, and a deadlock raises the server's 40P01.
+//! Before the DDL runs, the tables are locked in the order of their oids, each with its partitions. Each wait is
+//! bounded ([`wait_bounded`]); a deadlock raises the server's 40P01.
 
 use super::standing::guard_standing;
 use crate::call::{Call, from_utf8, shown, varlena};
@@ -51,7 +52,7 @@ pub fn machine_guard(call: &Call) -> Result<Datum> {
     let is_on = enabled.value() != 0;
     table::ensure_writable(c"machine")?;
     ensure_owned(&machine)?;
-    // A service may call machine_guard at each start: an intact guard is not replaced.
+    // A service may call machine_guard at each start, so an intact guard is not replaced.
     if is_on && is_whole(&machine)? {
         return Ok(call.return_null());
     }
@@ -166,7 +167,6 @@ pub fn guarded_tables(machine: &Machine) -> Vec<&Relation> {
     std::iter::once(&machine.shape.table).chain(items).collect()
 }
 
-/// A guard that a machine's table must have.
 pub struct WantedGuard<'a> {
     table: &'a Relation,
     time: GuardTime,
@@ -217,7 +217,7 @@ struct PresentGuard {
     name: String,
     function: String,
     time: GuardTime,
-    /// The guard is unchanged and fires for every write.
+    /// Enabled, for INSERT, UPDATE and DELETE of any row: no WHEN, no column list.
     is_whole: bool,
 }
 
@@ -232,7 +232,6 @@ impl PresentGuard {
     }
 }
 
-/// Reads the machine's guards from pg_trigger.
 fn present_guards(machine: &str) -> Result<Vec<PresentGuard>> {
     let rows = spi::query_latest(&PRESENT_GUARDS, &[Some(trigger_argument(machine))])?;
     let guard = |row: &spi::Row| {

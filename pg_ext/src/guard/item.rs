@@ -112,7 +112,7 @@ impl GuardedItems {
         subjects.dedup();
         for subject in subjects {
             let Some(status) = self.lock_row(subject)? else {
-                continue; // the row is gone
+                continue; // there is no such row
             };
             let cancelled = self.is_cancelled(&status);
             let undecided = new.filter(|new| self.is_undecided(new));
@@ -155,7 +155,7 @@ impl GuardedItems {
         }
     }
 
-    /// Whether the item loses its row, as by ON DELETE SET NULL, and the row is cancelled or gone.
+    /// Whether the item's subject becomes NULL, as by ON DELETE SET NULL, and its row is cancelled or gone.
     fn is_released(&self, old: &RowVersion, new: &RowVersion) -> Result<bool> {
         let (Some(subject), None) = (self.subject.text(old), self.subject.text(new)) else {
             return Ok(false);

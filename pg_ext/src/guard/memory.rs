@@ -1,5 +1,5 @@
-//! Caches the columns of one trigger's table or partition from one row to the next, until a relcache message comes
-//! about a table of the machine or about that partition.
+//! Caches the columns of one trigger's table or partition from one row to the next, until the relcache entry of a
+//! table of any machine, or of any guarded partition, is invalidated.
 
 use super::event::RowEvent;
 use crate::error::Result;
@@ -36,7 +36,7 @@ impl<T> TableMemory<T> {
         if let Some(last) = self.0.borrow().as_ref().filter(|r| r.is_of(event)) {
             return Ok(last.guarded.clone());
         }
-        // If a relcache message came during the look-up, the next row looks up the columns again.
+        // If an invalidation comes during the look-up, the next row looks up the columns again.
         let changes = changes::watch_guarded(event.relation());
         let guarded = Rc::new(look_up()?);
         *self.0.borrow_mut() = Some(RememberedTable {

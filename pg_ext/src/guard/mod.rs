@@ -4,7 +4,7 @@
 //! - `row` refuses a move out of a partition whose guard was put on before the table became a partition;
 //! - `item` accepts that a marked item's subject becomes NULL if the row is cancelled or deleted (ON DELETE SET NULL).
 //!
-//! All other INSERTs and DELETEs pass. `docs/how-to/batch-job.md` lists the writes that the guard does not see.
+//! `docs/how-to/batch-job.md` lists the writes that the guard does not see.
 //!
 //! `install` creates and drops the triggers, `standing` reports whether they are present. `event` reads the write that
 //! fired a trigger, `row` and `item` judge it, and `memory` caches a table's columns from one row to the next. A write

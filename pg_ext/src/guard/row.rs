@@ -1,7 +1,7 @@
 //! Judges one write to a machine's own table.
 //!
-//! An UPDATE that changes neither status, flag nor id costs only the comparison of these columns, because `memory.rs`
-//! caches the columns' numbers and types.
+//! For an UPDATE that changes neither status, flag nor id, the guard only compares these columns; `memory.rs` caches
+//! their numbers and types.
 
 use super::event::{GuardedColumn, RowEvent, RowVersion, WriteKind};
 use super::memory::TableMemory;
@@ -194,7 +194,7 @@ impl GuardedRows {
             let hint = match is_status(from) && is_status(to) {
                 true => "Declare the transition in the definition, or make a declared move.",
                 false => {
-                    "One of the two is no status of the machine. Add it to status_types and transitions; after ALTER TYPE ... RENAME VALUE define the machine again. To correct a row, turn the guard off for the correction: once.machine_guard(machine, false)."
+                    "A status that is not in status_types must be added there and to the transitions; after ALTER TYPE ... RENAME VALUE define the machine again. To correct a row, turn the guard off for the correction: once.machine_guard(machine, false)."
                 }
             };
             let hint = format!("Moves are declared to {}. {hint}", targets(definition));

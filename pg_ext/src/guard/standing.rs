@@ -1,5 +1,5 @@
 //! Finds the guard of a machine on a table, its partitions and the tables that inherit from it. machine_check reports
-//! the result. machine_guard changes nothing if the guard is intact.
+//! the result, and machine_guard uses it to see whether the guard is intact.
 
 use super::install::{GuardTime, trigger_argument};
 use crate::call::from_utf8;

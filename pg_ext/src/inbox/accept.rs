@@ -70,7 +70,7 @@ fn not_accepted(message: &Entry) -> Error {
         .hint("Call inbox_accept first, in the same transaction.")
 }
 
-/// Refuses a verdict of a later transaction: earlier duplicates were answered without it.
+/// Refuses a verdict of a later transaction: duplicates may have been answered without it.
 fn not_ours(message: &Entry) -> Error {
     let lost = format!("{} was accepted by another transaction", message.named());
     Error::new(Kind::LeaseLost, lost)

@@ -1,7 +1,7 @@
 //! A message or a step of a saga, and its row in `once.inbox`.
 //!
 //! Rows are found by a hash of the names, which every version computes in the same way. The hashed bytes begin with
-//! NUL, and the hashed bytes of a key never do. So keys and messages share no lock.
+//! NUL, and the hashed bytes of a key never do. So a key and a message of the same names have different locks.
 
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};
@@ -33,10 +33,8 @@ pub enum Col {
 
 table::columns!(Col);
 
-/// A row of `once.inbox`.
 pub type InboxRow = table::Record<Col, 7>;
 
-/// The status column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Message,
@@ -84,7 +82,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The message of arguments 0 and 1. Raises 42501 if the scope has an owner and the caller is no member of it.
+    /// The message of arguments 0 and 1. Raises 42501 if the caller is no member of the role that owns the scope.
     pub fn message(call: &'a Call) -> Result<Entry<'a>> {
         let scope = call.text(0, "scope", SCOPE_MAX)?;
         let name = call.text(1, "message_id", KEY_MAX)?;
@@ -161,7 +159,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The ttl of argument `i` in microseconds.
+/// The ttl of argument `i` in microseconds; `TTL_US` if the argument is NULL.
 pub fn ttl(call: &Call, i: usize) -> Result<i64> {
     Ok(call.interval(i, "ttl")?.unwrap_or(TTL_US))
 }

@@ -1,10 +1,10 @@
 //! Finds an entry's row, or writes it, while concurrent calls may do the same.
 //!
-//! If a visible row within its ttl decides the answer, nothing is written. Otherwise the call has to write. If an open
-//! transaction has inserted a row of the entry, the call waits for that transaction, as PostgreSQL does for a unique
-//! index. The wait is for the id of the subtransaction, so that a rollback to a savepoint ends it, too. A lock
-//! serializes the inserts of one entry. The lock is held from the last read to the insert, without any other wait.
-//! Above READ COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
+//! A call that changes nothing, such as a duplicate's, only reads. A call that has to insert waits if an open
+//! transaction has inserted a row of the entry, as PostgreSQL does for a unique index. It waits for the id of the
+//! subtransaction, so a rollback to a savepoint ends the wait, too. A lock serializes the inserts of one entry. The
+//! lock is held from the last read to the insert, and while it is held the call waits for nothing else. Above READ
+//! COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
 
 use super::entry::{Col, Entry, InboxRow, TABLE};
 use crate::clock;
@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::table::{self, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 
-/// The row that a call found.
 pub enum Found<'r> {
     /// There is no row, or its ttl is over. The value is the row to write.
     Nothing(&'r mut InboxRow),
@@ -22,20 +21,18 @@ pub enum Found<'r> {
 /// The transaction that has written the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// This transaction.
     Ours,
     Another,
 }
 
-/// What to do with the row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Write,
     Nothing,
 }
 
-/// Calls `decide` with the entry's row, and writes the row if `decide` answers Write. Starts again after a lost race.
-/// `within` says whether a row that this transaction wrote counts past its ttl.
+/// Calls `decide` with the entry's row, and writes the row if `decide` answers Write. Starts again after a wait or a
+/// lost race.
 pub fn find_or_write<T>(
     entry: &Entry,
     within: Own,
@@ -65,7 +62,7 @@ pub fn find_or_write<T>(
             return Ok(answer);
         };
         let table = Table::to_write(TABLE)?;
-        // If the row is locked, waits for its lock and reads again, because the clock has moved on.
+        // If the row is locked, waits for its lock and reads again: its ttl may be over by then.
         let outcome = match !locked && table.is_held(tid) {
             true => table.lock(tid, &snapshot, Wait::Yes)?,
             false if row.update_at(&table, tid)? == WriteOutcome::Done => return Ok(answer),

@@ -1,4 +1,4 @@
-//! `CALL once.sweep_all()`: every task until nothing more is waiting, with a commit after each batch.
+//! `CALL once.sweep_all()`: rounds over all tasks until they find little to do, with a commit after each batch.
 //!
 //! The procedure is not written in PL/pgSQL, which would look names up by the caller's search_path. PL/pgSQL also
 //! cannot check before the first batch whether it may commit.
@@ -11,11 +11,10 @@ use crate::swept::Swept;
 use pgrx::pg_sys::{self, Datum};
 use std::time::{Duration, Instant};
 
-/// The least time between two NOTICEs of a long task.
+/// The least time between two NOTICEs on the progress of a task.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// sweep_all ends after this many rounds in which no task filled a batch.
 const SMALL_ROUNDS: u32 = 3;
-/// The most rounds.
 const MOST_ROUNDS: u32 = 20;
 
 /// `once.sweep_all`.
@@ -39,7 +38,7 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Runs each task until nothing more is waiting for it. Answers the largest number of rows that one task processed.
+/// Runs batches of each task until a batch reports no more. Answers the largest number of rows that one task processed.
 /// sweep_all runs several rounds, because a task can make rows of another due, and sessions can release row locks.
 fn round(max: i32) -> Result<i64> {
     let mut most = 0;
@@ -49,7 +48,7 @@ fn round(max: i32) -> Result<i64> {
     Ok(most)
 }
 
-/// Runs one task until nothing more is waiting for it. Answers how many rows it processed.
+/// Runs batches of one task until a batch reports no more. Answers how many rows the task processed.
 fn finish_task(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
     let mut noticed = Instant::now();

@@ -1,14 +1,14 @@
-//! janitor: the sweeps. Each task is one bounded pass over due rows, taken with SKIP LOCKED, so that any number of
-//! sessions may sweep at once.
+//! janitor: the sweeps. Each task is one bounded pass over due rows. A task skips locked rows or does nothing while
+//! another session runs it, so any number of sessions may sweep at once.
 //!
 //! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`], which runs the task in a
-//! subtransaction and records the result in once.janitor (`swept.rs`). A failed task stops no other task. The whole
-//! call fails only on a cancellation, a shutdown, a lost race above READ COMMITTED, or a failed check before the
-//! subtransaction (of a read-only transaction or, for action_release, of the caller's deferred constraints).
+//! subtransaction and records the result in once.janitor (`swept.rs`). A failed task stops no other task. With valid
+//! arguments the call fails only on a cancellation, a shutdown, a lost race above READ COMMITTED, or a failed check
+//! before the subtransaction (of a read-only transaction or, for action_release, of the caller's deferred constraints).
 //!
-//! A task that raises an error is undone as a whole and counts 1 in `failed`. Otherwise `failed` counts the rows
-//! (action_release) or subscribers (outbox_requeue) that failed. `sweep()` retries a failed task at the next call, the
-//! worker after once.janitor_naptime. `action/revert.rs` defers a row that cannot be reverted.
+//! A task that raises an error is undone as a whole and counts 1 in `failed`. Otherwise `failed` counts the parts that
+//! failed, such as rows (action_release) or subscribers (outbox_requeue). `sweep()` retries a failed task at the next
+//! call, the worker after once.janitor_naptime. `action/revert.rs` defers a row that cannot be reverted.
 
 mod all;
 mod foreign;

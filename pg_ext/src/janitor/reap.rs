@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 // $1 now, $2 the bound, $3 the earliest due time (not dead_reap), $4 (for keys) the default of gone_for in
 // microseconds. Each answers how many rows it processed, whether it reached the bound, and (not dead_reap) the last due
-// time. The subquery on v (for keys) skips a row version newer than the snapshot, which may lack new steps of the key.
+// time. The subquery on v (for keys) skips a key whose row is newer than the snapshot, as its steps may be newer, too.
 
-// Deletes due keys with their steps. The CTE later sets the next reap_at of the other keys. For a finished key it is
+// Deletes due keys with their steps. The CTE "later" sets the next reap_at of the other keys. For a finished key it is
 // the end of gone_for, but no further from now than the longer of a day and the time since the key expired. So a
-// lowered gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key it is a ttl from now,
-// at least ten minutes. A running key becomes pending, in case a clock that stepped back has hidden it from
-// key_abandon. The other keys count towards the bound, not as processed.
+// lowered gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key the next reap_at is a
+// ttl from now, at least ten minutes. A running key moves into the lane PENDING, in case a clock that stepped back has
+// hidden it from key_abandon. The keys of the CTE "later" count towards the bound, but not as processed.
 const KEY_REAP: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
@@ -43,7 +43,7 @@ const KEY_REAP: &CStr = c"
     SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2,
            (SELECT pg_catalog.max(reap_at) FROM locked) FROM reaped";
 
-// The CTE over: if gone_for has ended as well, the key is deleted, not emptied.
+// The CTE "over" deletes a key whose gone_for has ended as well, instead of emptying it.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
@@ -99,7 +99,7 @@ const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, INT8OID
 const START: i64 = i64::MIN;
 
 /// A statement, and the due time at which the backend's next run begins: the last due time of a run that reached its
-/// bound. From the start a run would read again all index entries of deleted rows that an old snapshot keeps.
+/// bound. A run from -infinity would read again the index entries of all deleted rows that an old snapshot keeps.
 pub struct Reap {
     statement: Kept,
     from: AtomicI64,
@@ -122,7 +122,7 @@ impl Reap {
     /// Processes at most `max` rows. `more` is the statement's $4, if it has one.
     pub fn run(&'static self, max: i64, more: &[i64]) -> Result<Swept> {
         let mut swept = Swept::default();
-        // Last from the start: for rows that were locked, or that a transaction committed late.
+        // The second pass, from -infinity, finds rows that were locked or that a transaction committed late.
         for from in [self.from.swap(START, Ordering::Relaxed), START] {
             let args = [&[clock::now_us()?, max - swept.done, from], more].concat();
             let args: Vec<_> = args.into_iter().map(|n| Some(Datum::from(n))).collect();

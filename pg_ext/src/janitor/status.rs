@@ -1,4 +1,4 @@
-//! `janitor_status()`: the due rows of each task, and its row of once.janitor; writes nothing.
+//! `janitor_status()`: the due rows of each task, and its rows of once.janitor; writes nothing.
 //!
 //! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables.
 //! janitor_status counts the rows of all scopes and machines, whoever owns them.
@@ -17,11 +17,11 @@ use crate::swept::DueWork;
 use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most rows that a count reads; for actions, of each machine; for dead letters, of each subscriber.
+/// The most rows that a count reads; for actions and moves, of each machine; for dead letters, of each subscriber.
 const MOST_DUE: i64 = 10_000;
 
-// In all statements: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the number of due
-// rows, the time at which the first of them became due and, for actions, the machine.
+// In the statements that count: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the
+// number of due rows, the time at which the first of them became due and, for actions, the machine.
 
 const OVERDUE_ACTIONS: &CStr = c"
     SELECT LEAST(pg_catalog.count(*), $2), min(l.lease_until), m.machine
@@ -87,7 +87,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     let now = clock::now_us()?;
     for task in Task::ALL {
         let name = row::text(task.name().as_bytes());
-        // A locked table hides only the due rows of this task.
+        // If a table is locked, only the due rows of this task are NULL.
         let parts = subxact::attempt_briefly(|| due_parts(task, now))?.ok();
         for run in spi::query(&TASK_RUNS, &[Some(name)])? {
             let machine = column(&run, 0).map(varlena);
@@ -105,7 +105,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// How long the oldest row (for outbox_retire: event) has waited for a task that never ran, in microseconds, if any.
+/// How many microseconds the oldest row (outbox_retire: event) has waited for a task that never ran; None: none waits.
 pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
     let due = match task {
         Task::OutboxRetire => outbox::stored(None)?,

@@ -46,7 +46,7 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
         Task::ActionRelease => {
             let followed = subxact::attempt_briefly(caller::follow_renames)?;
             let mut swept = actions::sweep_leases(max, only, pending::close_orphaned)?;
-            // If a row was locked, the next sweep updates its role name.
+            // If the wait for a lock was too long, the next sweep updates the stored role names.
             if let Err(failure) = followed
                 && !failure.is_wait
             {
@@ -66,7 +66,6 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
     }
 }
 
-/// Records the end of the run; a run without failures counts as good.
 fn noted(task: &str, machine: &[u8], mut swept: Swept) -> Result<Swept> {
     let is_good = swept.failed == 0;
     let run = swept.clone();

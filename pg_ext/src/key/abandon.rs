@@ -10,7 +10,7 @@
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
 //! A run reads a bounded number of the oldest entries of all scopes, and the same number for late claims. Without rows
-//! in once.key_mark it reads everything from the beginning, which is slow but correct.
+//! in once.key_mark, runs begin with the very oldest entry, which is slow but correct.
 //!
 //! A clock that steps back by more than a key's lease can hide that key from completers, but never from claims.
 //! key_reap finds the key at its reap_at (`fill` in claim.rs).
@@ -33,7 +33,7 @@ use std::ffi::CStr;
 /// The most entries that a run reads: for each key that it may move, and in all.
 const READS_PER_KEY: usize = 100;
 const MOST_READS: usize = 1_000_000;
-/// A run that reads no entry stores a new mark only if the stored mark is older than this.
+/// A run that reads no entry stores a new mark only if the stored mark is older than this, or in the future.
 const IDLE_US: i64 = 30_000_000;
 
 // $1: once.key. Answers the mark, the oldest mark stored for an ended transaction, and the names of all ended
@@ -85,7 +85,7 @@ static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
 static PUT_IN_PENDING_LANE: Kept = Kept::new(INTO_PENDING_LANE, &[TEXTARRAYOID]);
 static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
-/// Moves about `max` keys, about `max` claimed late, and keys found locked before. None: another session runs it.
+/// Moves about `max` keys, about `max` claimed late, and keys found locked before. None: another session runs the task.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
@@ -143,7 +143,7 @@ fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
 /// The oldest entries of the lane ORDINARY in a range of look_at, of all scopes.
 pub struct OverdueKeys {
     from: i64,
-    /// All entries with a look_at up to this time are here, if `looks` was large enough.
+    /// `read` has all entries with a look_at up to this time, if `looks` was large enough.
     upto: i64,
     /// look_at of each entry, and the id of each unfinished key.
     read: BinaryHeap<(i64, Option<[u8; 16]>)>,
@@ -153,7 +153,7 @@ pub struct OverdueKeys {
 
 impl OverdueKeys {
     /// Reads the oldest entries with from < look_at <= upto, up to `most` unfinished keys or `reads` entries. Entries
-    /// with one look_at are all kept or all dropped. Looks at no more than `looks` index entries, including dead rows.
+    /// with the same look_at are all kept or all dropped. Looks at up to `looks` index entries, including dead rows.
     fn find(
         from: i64,
         upto: i64,

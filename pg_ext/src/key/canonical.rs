@@ -75,7 +75,7 @@ fn string(text: &[u8], to_utf8: Option<ToUtf8>, out: &mut impl FnMut(&[u8])) {
     out(&text);
 }
 
-/// Writes a number as numeric stores it: base-10000 digits around the decimal point, without zeros at either end.
+/// Writes a number as numeric stores it: base-10000 digits aligned at the decimal point, no zeros at either end.
 fn number(written: &[u8], out: &mut impl FnMut(&[u8])) -> Option<()> {
     let (sign, unsigned) = match written.strip_prefix(b"-") {
         Some(rest) => (b'-', rest),

@@ -1,8 +1,8 @@
 //! `key_claim`.
 //!
 //! A call reads first: an answer that needs no claim (replay, in progress, ...) costs one index probe and no write. A
-//! claim never waits. It holds a try-lock of the key from its last read to its write. A dirty snapshot shows whether
-//! another open transaction has inserted or deleted the row.
+//! claim waits for no other claim and no row lock. It holds a try-lock of the key from its last read to its write. A
+//! dirty snapshot shows whether another open transaction has inserted or deleted the row.
 
 use super::decide::{self, KeyDecision};
 use super::fingerprint::Request;
@@ -67,7 +67,6 @@ fn callers_hash(bytes: &[u8]) -> Result<&[u8; 32]> {
     })
 }
 
-/// The arguments of one claim.
 struct KeyClaim<'a> {
     scope: &'a [u8],
     key: &'a [u8],
@@ -183,8 +182,8 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // At most a day, or a second ttl if longer, after the end of the ttl, so that lowering gone_for later frees
-        // space soon.
+        // reap_at is at most a day, or a second ttl if longer, after the end of the ttl, so that lowering gone_for
+        // later frees space soon.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(
             Col::ReapAt,
@@ -335,7 +334,6 @@ fn values(ended: ClaimOutcome, filled: &[Filled]) -> [Option<Datum>; 10] {
     values
 }
 
-/// Counts the outcome and builds the result row.
 fn counted(ended: ClaimOutcome, filled: &[Filled]) -> Datum {
     counters::count(ended);
     SHAPE.row(&values(ended, filled))

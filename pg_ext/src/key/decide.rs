@@ -1,6 +1,6 @@
 //! Decides how a claim is answered for an existing key. It uses only its arguments: the row, the time, the scope's
 //! options, the request and the holder. It reads and writes no table. `claim.rs` inserts a new key, answers in_progress
-//! for races, and says claimed or resumed for a lease that it gives.
+//! for races, and answers claimed or resumed if the caller has the lease.
 
 use super::fingerprint::Request;
 use super::record::{Col, KeyRow, KeyStatus};
@@ -11,9 +11,9 @@ use crate::settings::LEAST_RETRY_US;
 /// What to do about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyDecision {
-    /// The row counts as new: expired, and gone_for is over.
+    /// The key counts as new: its ttl and gone_for are over.
     Fresh,
-    /// Go on where the last holder stopped.
+    /// The call begins the next attempt, at the last recovery point.
     TakeOver,
     /// The caller is the holder.
     Held,
@@ -28,7 +28,6 @@ pub enum KeyDecision {
     Parked,
 }
 
-/// Decides how a claim of an existing key is answered.
 pub fn decide(
     row: &KeyRow,
     now: i64,

@@ -134,7 +134,7 @@ fn text<'a>(
 }
 
 /// Emits the events that the steps of a key have registered for this status. The caller has locked the key's row. Reads
-/// the latest committed steps: a snapshot from before the lock can miss a step, with no 40001 to show it.
+/// the latest committed steps: a snapshot from before the lock can miss a step without raising 40001.
 pub fn emit_all(id: KeyId, end: KeyStatus) -> Result<()> {
     let (argument, document, place) = match end {
         KeyStatus::Completed => ("on_complete", Col::OnComplete, Col::DoneNo),

@@ -1,4 +1,4 @@
-//! The fence: every write with a token passes here.
+//! The fence: every write with a key's token passes here.
 //!
 //! A write reads the row, checks that the token belongs to the present lease, and updates or locks the row in the
 //! caller's transaction. If the row is locked, the write waits. So no claim takes the key over between check and

@@ -97,15 +97,15 @@ pub fn put_lease(row: &mut KeyRow, until: i64) -> Result<()> {
     if row.is_pending() {
         row.put_i64(Col::LookAt, until);
     } else if until < row.i64(Col::LookAt) {
-        // key_abandon must look earlier, and relies on this order: the table is opened, then the clock is read.
+        // key_abandon must read the key earlier. It relies on this order: the table is opened, then the clock is read.
         let _table = Table::to_write(TABLE)?;
         row.put_i64(Col::LookAt, until.max(clock::now_us()?));
     }
     Ok(())
 }
 
-/// If the scope declares its points, a key never moves back. From a point that is no longer declared, the key may move
-/// to any declared point.
+/// If the scope declares its points, a key moves to declared points only, and never back. From a point that is not
+/// declared, such as `started`, the key may move to any declared point.
 fn ensure_forward(options: &ScopeOptions, row: &KeyRow, point: &[u8]) -> Result<()> {
     let Some(points) = options.recovery_points() else {
         return Ok(());

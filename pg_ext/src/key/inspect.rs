@@ -70,7 +70,7 @@ fn values(key: &NamedKey, row: &KeyRow, now: i64) -> Result<[Option<Datum>; 16]>
     ])
 }
 
-/// One sentence on what happens next, and by whom.
+/// Describes in one sentence what happens to the key next, and who does it.
 fn next(options: &ScopeOptions, row: &KeyRow, now: i64) -> String {
     let seconds = (row.i64(Col::LeaseUntil) - now) / 1_000_000;
     let attempt = row.i32(Col::Attempt);

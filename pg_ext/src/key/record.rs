@@ -25,10 +25,11 @@ pub const PENDING: u8 = b'1';
 
 /// Reap stage of most keys: key_reap deletes the row when ttl and gone_for are over, at reap_at or later.
 pub const WHOLE: u8 = b'0';
-/// Reap stage of a key that was finished with more than LARGE bytes: key_tombstone empties it at reap_at, its expiry.
+/// Reap stage of a key that was finished with more than LARGE bytes. At reap_at, the key's expiry, key_tombstone
+/// empties the row, or deletes it if gone_for is over, too.
 const TO_EMPTY: u8 = b'1';
-/// The space that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page, so its
-/// update is rarely HOT, and changing the indexed reap_at costs nothing more.
+/// The bytes that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page, so its
+/// update is rarely HOT anyway, and the change of the indexed reap_at costs nothing more.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.
@@ -127,7 +128,6 @@ pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result
     Ok(found.flatten())
 }
 
-/// A row of `once.key`.
 pub type KeyRow = table::Record<Col, COLUMNS>;
 
 impl KeyRow {
@@ -137,7 +137,6 @@ impl KeyRow {
         Ok(found.map(KeyRow::load))
     }
 
-    /// A scan for the row of a key.
     pub fn scan<'s>(table: &Table, id: KeyId, snapshot: &'s Snapshot) -> Result<Scan<'s>> {
         table.scan(BY_ID, &mut [ScanKey::uuid(1, id_datum(&id))], snapshot)
     }
@@ -189,8 +188,8 @@ impl KeyRow {
         }
     }
 
-    /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. A later write of the row,
-    /// such as an extend, stores it as `Earlier`, too (fence.rs).
+    /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. fence.rs stores this value
+    /// with each write, so that an extend in this transaction does not turn `Earlier` into `Now`.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,
@@ -215,7 +214,6 @@ impl KeyRow {
     }
 }
 
-/// The id as a datum.
 pub fn id_datum(id: &KeyId) -> Datum {
     row::uuid(id.bytes())
 }

@@ -1,4 +1,5 @@
-//! Calls for people: `key_resolve` gives a parked key a verdict, `key_expire` ends a lease, `key_forget` deletes a key.
+//! Calls for operators: `key_resolve` gives a parked key a verdict, `key_expire` ends a lease or the delay of a
+//! released key, `key_forget` deletes a key.
 
 use super::claim::named;
 use super::decide::{self, KeyDecision};
@@ -15,7 +16,6 @@ use pgrx::pg_sys::Datum;
 /// Replaces the hint of `lost`, which is for the holder of a lease.
 const SHOWN: &str = "once.key_get shows the status and the attempt of the key.";
 
-/// The verdict on a parked key.
 enum KeyVerdict {
     Retry,
     Finish(KeyStatus, KeyAnswer),
@@ -94,7 +94,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
 }
 
 fn apply(row: &mut KeyRow, verdict: &KeyVerdict, attempt: i32, now: i64) {
-    // The verdict ends the token of the parked holder.
+    // The new token fences off the holder of the parked attempt.
     row.put_i64(Col::Token, clock::next_token(row.i64(Col::Token)));
     row.put_advanced(Advanced::Never);
     row.put_i32(Col::ResolvedAttempt, attempt);
@@ -137,7 +137,7 @@ fn ensure_repeated(key: &NamedKey, row: &KeyRow, verdict: &KeyVerdict, attempt: 
     ))
 }
 
-/// `once.key_expire`. The token stays valid: until the next claim its holder may still write.
+/// `once.key_expire`. The token of a lease stays valid: until the next claim the holder may still write.
 pub fn key_expire(call: &Call) -> Result<Datum> {
     let key = NamedKey::from_call(call)?;
     let is_expired = key.change(|row, now| match row {

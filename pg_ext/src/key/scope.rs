@@ -1,4 +1,4 @@
-//! Options of a scope: `scope_set`, `scope_get`, and reading them in every other call.
+//! Options of a scope: `scope_set` and `scope_get`; every other call on a key reads the options here.
 //!
 //! A scope needs no declaration: a scope without a row has the defaults. If a scope has an owner, only members of that
 //! role may use it; every function of a key passes through [`ScopeOptions::for_caller`], which checks this.
@@ -177,7 +177,7 @@ const GET: &std::ffi::CStr = c"
                             WHERE r.oid = s.owner AND s.owner_incarnation = $6), s.owner_name)::text)::pg_catalog.json
       FROM (SELECT $1 AS scope) asked LEFT JOIN once.scope s ON s.scope = asked.scope";
 
-// Offers the keys again that key_take_abandoned has deferred under the old options (take.rs).
+// Ends the deferral of keys that key_take_abandoned has deferred under the old options (take.rs).
 const OFFER: &std::ffi::CStr = c"
     UPDATE once.key SET look_at = lease_until
      WHERE id = ANY (ARRAY(

@@ -18,7 +18,7 @@ use pgrx::pg_sys::{self, Datum};
 
 pub const TABLE: Name = c"key_step";
 pub const BY_STEP: Name = c"key_step_pkey";
-/// The longest step, in characters.
+/// The longest name of a step, in characters.
 const STEP_MAX: usize = 100;
 
 static STEP: Shape = Shape::new(&[
@@ -61,7 +61,7 @@ impl StepRow {
         row
     }
 
-    /// The committed step, whatever the isolation level. Most step calls only lock the key's row, so a write under an
+    /// The latest step, whatever the isolation level. Most step calls only lock the key's row, so a write under an
     /// older snapshot would miss a newer step without an error.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
@@ -141,7 +141,7 @@ impl<'a> StepWrite<'a> {
         row::text(derived_key(named.scope, named.key, self.step, version).as_bytes())
     }
 
-    /// Calls `decide` with the step. If `decide` answers true, locks the key's row, calls it again and stores the step.
+    /// Calls `decide` with the step; if it answers true, calls [`StepWrite::change_locked`], which may store the step.
     fn change<T>(
         &self,
         registers: bool,

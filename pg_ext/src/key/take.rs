@@ -1,9 +1,9 @@
 //! `key_take_abandoned`: hands pending keys to completers.
 //!
 //! The call reads the pending keys of the scope in the order in which they became due: released keys, and keys whose
-//! lease has expired (after a first lease only once a sweep has moved them, abandon.rs). The options may park many
-//! keys, and skipping them must cost little. So each parked key is deferred for as long as it has waited, between ten
-//! seconds and an hour. scope_set offers the deferred keys again at once.
+//! lease has expired (a first lease: not before a sweep has moved the key, abandon.rs). The options may park many keys,
+//! and skipping them must cost little. So each of them is deferred for as long as it has waited, between ten seconds
+//! and an hour. A change of on_expiry or max_attempts by scope_set ends the deferrals.
 
 use super::claim::{claim_values, take_over};
 use super::decide::{self, KeyDecision};
@@ -55,7 +55,7 @@ struct KeyTake<'a> {
 }
 
 impl KeyTake<'_> {
-    /// Answers the holder's live leases; true if there are any.
+    /// Returns a row for each live lease of the holder in the lane PENDING; true if there are any.
     fn held(&self, rows: &Rows) -> Result<bool> {
         let mut any = false;
         if self.holder.is_none() {

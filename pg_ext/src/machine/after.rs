@@ -1,4 +1,4 @@
-//! In a move's transaction: records the move (`history` in the definition), and emits its event (`emit`).
+//! Records a move (`history` in the definition) and emits its event (`emit`), in the move's transaction.
 
 use super::definition::{ANYBODY, Definition};
 use super::faults::element;
@@ -48,7 +48,6 @@ thread_local! {
     static LAST: Cell<i64> = const { Cell::new(0) };
 }
 
-/// A move that was made.
 #[derive(Clone, Copy, Default)]
 pub struct MoveMade<'a> {
     pub from: &'a str,
@@ -90,7 +89,7 @@ impl Machine {
         record.insert(&Table::to_write(TABLE)?)
     }
 
-    /// Records a transition, and emits an event if the definition says so.
+    /// Records a transition, and emits its event if the definition declares one.
     pub fn transitioned(&self, id: &RowId, made: &MoveMade) -> Result<()> {
         self.record(id, made)?;
         match self.definition.emit_of_transition(made) {
@@ -172,7 +171,7 @@ impl<'a> Emitting<'a> {
         self.requester.is_none() || other.requester.is_none() || self.requester == other.requester
     }
 
-    /// Every declared move that `transition` can make: transitions, and steps without a claim state.
+    /// Every declared move that `transition` can make: transitions, and steps for requesters without a claim state.
     pub fn all(definition: &'a Definition) -> Vec<Emitting<'a>> {
         let mut all = Vec::new();
         for (i, transition) in definition.transitions.iter().enumerate() {

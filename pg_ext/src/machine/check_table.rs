@@ -13,7 +13,7 @@ use crate::spi::{self, Plan};
 use crate::subxact;
 use pgrx::pg_sys;
 
-/// Runs the checks against the machine's own table. Replaces each `when` by its stored form.
+/// Runs the checks against the machine's own table. Replaces the `when` of each transition by its stored form.
 pub fn check_table(
     definition: &mut Definition,
     table: &DefinedTable,
@@ -111,7 +111,7 @@ impl<'a> NamedColumn<'a> {
         same.is_none()
     }
 
-    /// The column can be a key: its type has canonical texts and compares exactly, and it is NOT NULL and unique.
+    /// Checks that the column can be a key: a type with canonical texts, exact comparison, NOT NULL and unique.
     pub fn is_a_key(&self) {
         if self.column.family().is_none() {
             self.has_type(
@@ -131,7 +131,7 @@ impl<'a> NamedColumn<'a> {
         self.fault(format!("column {name} is of type {type_name}; {problem}"));
     }
 
-    /// The column's collation makes no two different texts equal.
+    /// Checks that the column's collation makes no two different texts equal.
     pub fn compares_exactly(&self) {
         if !self.column.deterministic {
             let name = self.name();
@@ -163,7 +163,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// The extension can write the column: not generated, and not in a partition key, where a write would move the row.
+    /// Checks that the extension can set the column: not generated, not in a partition key (a write may move the row).
     pub fn is_ours_to_set(&self) {
         let name = self.name();
         if self.column.generated {
@@ -174,7 +174,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// A text, a varchar or an enum, or a domain over one of these.
+    /// Checks the type (text, varchar, enum, or a domain over one) and the collation. Returns whether the type fits.
     fn is_a_status(&self) -> bool {
         let is_text = matches!(self.column.base_type, pg_sys::TEXTOID | pg_sys::VARCHAROID);
         let usable = self.column.is_enum || is_text;
@@ -186,7 +186,7 @@ impl<'a> NamedColumn<'a> {
     }
 }
 
-/// The column can hold every status: the status is a label of the enum, not too long, and the domain accepts it.
+/// Checks that the column can hold each status: a label of the enum, not too long, and accepted by the domain.
 fn statuses_fit(statuses: &[String], column: &NamedColumn) -> Result<()> {
     for (i, status) in statuses.iter().enumerate().filter(|(_, s)| !s.is_empty()) {
         if let Some(problem) = misfit(status, &column.column.cast_to)? {

@@ -10,7 +10,7 @@ use crate::subxact;
 use pgrx::pg_sys::{self, Datum, OIDOID, Oid};
 use std::ffi::CStr;
 
-/// By the caller's search_path.
+/// Finds a table by the caller's search_path.
 const BY_NAME: &str = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
 
 const TABLE: &CStr = c"
@@ -76,12 +76,12 @@ pub struct DefinedTable {
     temporary: bool,
     system: bool,
     inherited: bool,
-    /// A rule that is not disabled.
+    /// The name of a rule that is not disabled.
     rule: Option<String>,
     columns: Vec<DefinedColumn>,
 }
 
-/// A column. Where its type is a domain, `base_type` is the type below it.
+/// A column. For a domain, `base_type` is the domain's base type.
 pub struct DefinedColumn {
     pub name: String,
     pub base_type: Oid,
@@ -176,7 +176,7 @@ impl DefinedTable {
     }
 }
 
-/// The caller owns this relation.
+/// Whether the caller has the rights of this relation's owner.
 pub fn owned_by_caller(relation: Oid) -> bool {
     // SAFETY: looks into the system caches; the relation is locked, or was found there just now.
     unsafe {

@@ -1,4 +1,4 @@
-//! A machine's definition as one tree. `read` makes it from the caller's JSON; it is checked once and then stored.
+//! A machine's definition as one tree. `read` makes the tree from JSON; machine_define checks it and stores it.
 //!
 //! The stored form (`once.machine.definition`) is this tree as JSON: every name in a predicate is qualified, and each
 //! interval is also stored in microseconds. The tables and the owner have columns of their own.
@@ -14,7 +14,7 @@ pub struct Definition {
     pub table: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The team or program that answers for the machine.
+    /// The team or program that is responsible for the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// How long a move's record is kept, as the definition gives it: an interval as text.
@@ -44,7 +44,7 @@ pub struct Definition {
 pub struct Transition {
     pub from: Vec<String>,
     pub to: String,
-    /// A predicate over the row's columns, every name qualified.
+    /// A predicate over the row's columns; in the stored form every name is qualified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
     /// The topic that gets an event of the move.
@@ -92,12 +92,12 @@ pub struct Refund {
     pub item_id: String,
     pub subject: String,
     pub marker: String,
-    /// The marker's values, as texts that the column's type accepts.
+    /// The marker's value in a marked item, as a text that the column's type accepts.
     pub marked: String,
-    /// None: NULL means undecided.
+    /// The marker's value in an undecided item; None: NULL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undecided: Option<String>,
-    /// A predicate over an item's columns, every name qualified.
+    /// A predicate over an item's columns; in the stored form every name is qualified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
     pub amount: String,
@@ -114,7 +114,7 @@ pub struct Refund {
 pub const ANYBODY: &str = "*";
 
 impl Definition {
-    /// The stored form.
+    /// Returns the stored form: without the names of the owner and of the tables.
     pub fn without_names(mut self) -> Definition {
         (self.table, self.owner) = Default::default();
         if let Some(refund) = &mut self.refund {
@@ -137,7 +137,7 @@ impl Definition {
         self.claim_states().any(|(into, _)| into == status)
     }
 
-    /// Every (claim_into, revert_to), in the order of the steps; a pair may be there twice.
+    /// Every (claim_into, revert_to), in the order of the steps; a pair may occur more than once.
     pub fn claim_states(&self) -> impl Iterator<Item = (&str, &str)> {
         self.steps
             .iter()

@@ -8,7 +8,7 @@ use crate::row;
 use pgrx::pg_sys::Datum;
 use std::collections::BTreeSet;
 
-/// Words that mermaid does not take as a state's name.
+/// Words that mermaid does not accept as a state's name.
 const RESERVED: [&str; 16] = [
     "as",
     "class",
@@ -168,7 +168,7 @@ fn is_plain(status: &str) -> bool {
         && !RESERVED.contains(&&*status.to_ascii_lowercase())
 }
 
-/// A label. A character that may have a meaning for mermaid is written as its code.
+/// Escapes a label: a character that may have a meaning for mermaid becomes its code.
 fn escaped(text: &str) -> String {
     let mut label = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,9 +1,9 @@
-//! A move on a plain table, made without the executor at half the cost: an UPDATE of status, version and the patch's
-//! columns of one row, which is found by the index of its id.
+//! Moves one row of a plain table without the cost of the executor: finds the row by the index of its id, and updates
+//! status, version and the patch's columns.
 //!
-//! Invariant: a direct move does exactly what the statement of `transition` would do. It is made only where no trigger,
-//! rule or policy of the table can take part (see [`PlainTable::of_machine`]). The machine's guard is not called,
-//! because the guard would let each such move pass. If a direct move does not succeed (no such row, another status, a
+//! Invariant: a direct move does exactly what the statement of `transition` would do. It is made only where no rule, no
+//! policy and no trigger but the machine's guard could take part (see [`PlainTable::of_machine`]). The guard is not
+//! called, because it would let each such move pass. If a direct move does not succeed (no such row, another status, a
 //! lost race), it has written nothing, and `transition` runs its statement.
 
 use super::changes;
@@ -32,7 +32,7 @@ pub struct Direct {
     from: Vec<Vec<u8>>,
 }
 
-/// How rows of a plain table are found and which columns are written.
+/// A plain table: how its rows are found, and which columns are written.
 struct PlainTable {
     table: Oid,
     index: Oid,
@@ -68,7 +68,6 @@ pub struct DirectMove<'a> {
     pub patch: &'a Patch<'a>,
 }
 
-/// A move that was made.
 pub struct DirectlyMoved {
     /// Empty if moves are neither recorded nor emit events.
     pub from: String,
@@ -132,7 +131,7 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row) else {
             return Ok(None);
         };
-        // With a guard, the statement moves a row that another session has locked: the guard judges it after the wait.
+        // If another session has locked a guarded row, the statement waits, so that the guard judges the newest row.
         if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != WriteOutcome::Done {
             return Ok(None);
         }
@@ -175,10 +174,9 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 }
 
 impl PlainTable {
-    /// None: the table is not plain ([`Table::plain`]: a heap without rules, row security, generated columns, written
-    /// keys or UPDATE triggers, except this machine's guard and the server's triggers for keys); or a column is not of
-    /// the usual type: text, varchar or enum for the status, bigint for the version, boolean for the flag, no domain
-    /// for the id, a scalar for each column of the patch; or the id has no unique btree of its own.
+    /// None: the table is not plain ([`Table::plain`], where this machine's guard is a known trigger); or a column is
+    /// not of the usual type: text, varchar or enum for the status, bigint for the version, boolean for the flag, no
+    /// domain for the id, a scalar for each column of the patch; or the id has no unique btree of its own.
     fn of_machine(machine: &Machine, patch: &Patch) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);

@@ -1,12 +1,12 @@
-//! The faults of a definition: one line each, in the fixed order of the checks. A line begins with the member's path.
+//! The faults of a definition: one line each, in the order of the checks. A line begins with the path of the faulty
+//! member, unless the whole definition is faulty.
 
 use crate::error::{Error, Kind, Result};
 use std::cell::RefCell;
 
-/// A line shows at most this many characters of the caller's text.
+/// A fault shows at most this many characters of each text that it quotes.
 const SHOWN: usize = 100;
 
-/// Faults found so far.
 #[derive(Default)]
 pub struct Faults {
     lines: RefCell<Vec<String>>,
@@ -31,7 +31,6 @@ impl Faults {
         self.lines.borrow().iter().any(of_path)
     }
 
-    /// All lines.
     pub fn into_lines(self) -> Vec<String> {
         self.lines.into_inner()
     }

@@ -73,7 +73,7 @@ pub fn machine_history(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Deletes at most `max` moves that are older than the `history` of their machine.
+/// Deletes at most `max` moves: older than the `history` of their machine, or of a machine without `history`.
 pub fn reap(max: i64) -> Result<Swept> {
     let args = arguments(max)?;
     let rows = settings::by_index(|| spi::query_latest(&MOVES_REAPED, &args))?;

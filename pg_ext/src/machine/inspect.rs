@@ -34,7 +34,6 @@ pub fn machine_get(call: &Call) -> Result<Datum> {
     described(&stored)
 }
 
-/// A stored machine as json.
 pub fn described(stored: &StoredMachine) -> Result<Datum> {
     let definition = serde_json::to_string(&as_written(stored)?);
     let text = definition.map_err(|e| Error::new(Kind::Internal, e.to_string()))?;

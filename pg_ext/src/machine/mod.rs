@@ -1,11 +1,11 @@
 //! machine: the declared states and moves of one of the user's tables. `sql/machine.sql` begins with an overview.
 //!
 //! `definition` is a definition as a tree, `stored` its row in once.machine. `shape` looks up the definition's names in
-//! the catalog, `model` is a machine in a backend's cache, and `changes` counts the messages after which the names are
-//! looked up again. `moves`, `patch`, `id`, `relation` and `sql` make parts of statements on the user's tables. Leases
-//! and teardowns read and move a row with `user_row`; callers use `transition` and `transition_many`. `after` records a
-//! move for `history` and emits its event. `read` makes a definition from JSON; `validate` finds its faults (`rules`,
-//! `check_table`, `money`; `predicate` reads a `when`). `inspect` and `diagram` show a definition. machine_define is in
+//! the catalog, `model` caches a machine in a backend, and `changes` counts the messages that make the cache stale.
+//! `moves`, `patch`, `id`, `relation` and `sql` make parts of statements on the user's tables. Leases and teardowns
+//! read and move a row with `user_row`; `transition` and `transition_many` are SQL functions. `after` records a move
+//! for `history` and emits its event. `read` makes a definition from JSON, `inspect` and `diagram` show a definition,
+//! and `validate` finds its faults (`rules`, `check_table`, `money`; `predicate` reads a `when`). machine_define is in
 //! `guard/define.rs` and machine_check in `doctor/check.rs`, because these two use nouns that import `machine`.
 
 pub mod after;
@@ -45,7 +45,7 @@ use crate::settings;
 use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
-/// Identifies a machine's lock, held to the transaction's end: shared by claims, exclusive to change the machine.
+/// Returns the number of a machine's lock. To the transaction's end, a claim holds it shared, a change exclusively.
 pub fn lock_of(machine: &str) -> u64 {
     let digest = Sha256::new()
         .chain_update("machine\0")

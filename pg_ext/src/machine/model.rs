@@ -78,7 +78,7 @@ impl Machine {
             && self.checked.get() == changes::of_tables()
     }
 
-    /// A machine by name, for guards, sweeps and observers: no owner is checked.
+    /// A machine by name, for guards, sweeps and functions that only read: no owner is checked.
     pub fn for_tables(name: &[u8]) -> Result<Rc<Machine>> {
         Machine::fitted(name, &StoredMachine::existing(name)?)
     }
@@ -167,7 +167,7 @@ impl Machine {
         )
     }
 
-    /// Locks the machine's table and works as its owner in a security-restricted operation. None: the table is gone.
+    /// Locks the table, and runs `work` as its owner in a security-restricted operation. None: the table is gone.
     pub fn as_owner<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         let owner = self.shape.table.locked_owner(pg_sys::AccessShareLock);
         let Some(owner) = owner else {
@@ -201,7 +201,6 @@ impl Machine {
         })
     }
 
-    /// How errors name a row.
     pub fn row_named(&self, id: &RowId) -> String {
         format!("row \"{}\" of machine \"{}\"", id.shown(), self.name())
     }
@@ -211,7 +210,7 @@ impl Machine {
         format!("a row of machine \"{}\"", self.name())
     }
 
-    /// ON002: a trigger, a rule or a policy suppressed or changed the UPDATE of a row that is there.
+    /// ON002: a trigger, a rule or a policy suppressed or changed the UPDATE of an existing row.
     pub fn kept_back(&self, id: &RowId) -> Error {
         Error::new(
             Kind::IllegalTransition,

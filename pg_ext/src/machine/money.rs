@@ -1,5 +1,5 @@
 //! The checks of `refund` against the tables of its items and wallets: keys, the columns that join the tables, the
-//! marker, and types that hold every amount exactly.
+//! marker, and the types of amounts and balances.
 
 use super::check_table::{NamedColumn, when};
 use super::columns::{DefinedColumn, DefinedTable};
@@ -148,7 +148,7 @@ fn names_a_row(names: &NamedColumn, key: &str, of: Option<&DefinedColumn>) {
     }
 }
 
-/// The marker can hold `marked` and `undecided`, and the two values differ.
+/// Checks that the marker can hold `marked` and `undecided`, and that the two values differ.
 fn marker_tells_apart(refund: &Refund, marker: &NamedColumn) -> Result<()> {
     const MARKED: &str = "refund.marked";
     const UNDECIDED: &str = "refund.undecided";
@@ -175,7 +175,7 @@ fn marker_tells_apart(refund: &Refund, marker: &NamedColumn) -> Result<()> {
     Ok(())
 }
 
-/// The marker's type can read and compare the value; text, varchar and char must also store it unchanged.
+/// Checks that the marker's type can read and compare the value; text, varchar and char must store it unchanged.
 fn fits(path: &str, value: &str, marker: &NamedColumn) -> Result<bool> {
     let kept = match marker.column.base_type {
         pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::BPCHAROID => {
@@ -226,14 +226,14 @@ fn ask_marker(
     })
 }
 
-/// Amounts and balances have an exact type.
+/// Checks that an amount or a balance has an exact type.
 fn is_exact_money(column: &NamedColumn) {
     if digits(column.column).is_none() {
         column.has_type("amounts and balances are integer or numeric");
     }
 }
 
-/// The balance's type holds every amount exactly.
+/// Checks that the balance's type holds the amounts ([`Digits::hold`]).
 fn balance_holds_amounts(
     refund: &Refund,
     items: &DefinedTable,
@@ -292,8 +292,8 @@ impl Digits {
         })
     }
 
-    /// Whether this type never rounds a value of the other type. A numeric whose scale is not negative never rounds an
-    /// integer: an integer with too many digits is an error.
+    /// Whether this type holds every value of the other exactly. A numeric with a scale of at least 0 passes for every
+    /// integer type, because it rounds no integer: an integer with too many digits is an error.
     pub fn hold(self, other: Digits) -> bool {
         match (self.is_integer, other.is_integer) {
             (false, true) => self.after_point >= 0,

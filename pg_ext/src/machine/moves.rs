@@ -7,7 +7,6 @@ use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::Datum;
 use std::collections::BTreeSet;
 
-/// A declared move to a status.
 pub struct Move<'a> {
     pub from: Vec<&'a str>,
     pub when: Option<&'a str>,
@@ -57,7 +56,7 @@ pub enum Requester<'a> {
     Any,
 }
 
-/// The SQL condition that a row of alias t may make one of the moves.
+/// The SQL condition under which a row may make one of the moves.
 pub fn condition(status: &str, moves: &[Move]) -> String {
     let each: Vec<_> = moves
         .iter()

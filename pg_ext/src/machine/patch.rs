@@ -46,7 +46,7 @@ impl<'a> Patch<'a> {
         })
     }
 
-    /// As jsonb; None: it sets nothing.
+    /// The patch as jsonb; None: it sets nothing.
     pub fn value(&self) -> Result<Option<Datum>> {
         match self.columns.is_empty() {
             true => Ok(None),

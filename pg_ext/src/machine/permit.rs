@@ -1,6 +1,6 @@
 //! Permits: the writes that the guard lets pass because one of our own functions makes them.
 //!
-//! A permit names the machine, the rows and the write, and ends with our statement. So the guard still refuses any
+//! A permit names the machine, the rows and the write, and ends with our statement. So the guard still judges every
 //! other write that a user's trigger makes meanwhile. Permits are in this backend's memory, where no statement can
 //! forge one.
 
@@ -17,7 +17,7 @@ pub struct Permit {
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum Doing {
-    /// The status goes from the first to the second.
+    /// The status changes from the first to the second.
     Move(String, String),
     /// The cancel flag is set.
     Flag,
@@ -29,7 +29,7 @@ thread_local! {
     static PERMITS: RefCell<Vec<Permit>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Ends the permit when it is dropped, also while an error unwinds.
+/// A granted permit, which ends when this value is dropped, also while an error unwinds.
 pub struct Granted(());
 
 /// Grants a permit until the result is dropped.
@@ -60,7 +60,6 @@ pub fn allows(machine: &str, id: &[u8], doing: &Doing) -> bool {
     })
 }
 
-/// Whether there is a permit.
 pub fn any() -> bool {
     PERMITS.with(|p| !p.borrow().is_empty())
 }

@@ -244,7 +244,7 @@ impl Opened {
         unsafe { pg_sys::relation_close(self.0, pg_sys::NoLock as i32) };
     }
 
-    /// The columns that an expression names; refuses any but plain columns.
+    /// Returns the columns that an expression names. Refuses the whole row, and system and virtual generated columns.
     fn columns(&self, expression: *mut Node) -> Result<BTreeSet<String>> {
         let mut numbers: *mut pg_sys::Bitmapset = std::ptr::null_mut();
         let mut columns = BTreeSet::new();

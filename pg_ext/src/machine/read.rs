@@ -22,7 +22,6 @@ const CANCEL: &str = "flag, to";
 const REFUND: &str = "items, item_id, subject, marker, marked, undecided, \
     when, amount, wallet, wallet_id, account, balance";
 
-/// The whole definition.
 pub fn definition(json: &Value, faults: &Faults) -> Definition {
     let Some(o) = Object::open("", json, MEMBERS, faults) else {
         return Definition::default();
@@ -348,7 +347,6 @@ fn text(path: &str, value: &Value, faults: &Faults) -> String {
     String::new()
 }
 
-/// The name of a value's type.
 fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

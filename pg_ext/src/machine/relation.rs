@@ -83,7 +83,7 @@ impl Relation {
         }
     }
 
-    /// Locks the tables below a locked table; returns them with the table itself, or nothing if there are none.
+    /// Locks the tables below this table, unless `mode` is NoLock. Returns them and this table; empty if none is below.
     fn all_below(&self, mode: u32) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache, where the table may be gone by now; then locks the tables that
         // pg_inherits lists, and makes a list of their oids; the list is as long as its length says.

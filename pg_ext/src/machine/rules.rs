@@ -6,7 +6,6 @@ use super::definition::{ANYBODY, Definition, Step};
 use super::faults::{Faults, element, member, quoted};
 use std::collections::{HashMap, HashSet};
 
-/// Runs all checks.
 pub fn check_rules(definition: &Definition, faults: &Faults) {
     let claims = claims(definition);
     let mut claimed = HashMap::new();
@@ -40,7 +39,7 @@ pub fn check_rules(definition: &Definition, faults: &Faults) {
 /// A definition and the indexes that the checks use. Members that could not be read are left out.
 struct Rules<'a> {
     definition: &'a Definition,
-    /// Every place that names a status, except claims, in the order of the faults.
+    /// Every place that names a status, except status_types and claim states, in the order in which faults are added.
     mentions: Vec<Mention<'a>>,
     terminal: HashSet<&'a str>,
     /// In the order of the steps and then of the requesters.
@@ -50,7 +49,6 @@ struct Rules<'a> {
     faults: &'a Faults,
 }
 
-/// A status that is named somewhere.
 struct Mention<'a> {
     path: String,
     place: Place<'a>,
@@ -155,7 +153,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Every status that is named anywhere is in status_types; for claim states this is rule 2.
+    /// Every status that is named anywhere is in status_types; for claim_into and revert_to this is rule 2.
     fn statuses_are_declared(&self) {
         let all = not_empty(&self.definition.status_types);
         if all.is_empty() {
@@ -324,8 +322,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// For `transition`, the two statuses and the requester identify a move. So two declarations of one move must emit
-    /// to the same topic.
+    /// For `transition`, the two statuses and the requester identify a move. So two declarations of one move must have
+    /// the same `emit`.
     fn one_move_emits_one_topic(&self) {
         let mut seen: HashMap<_, Vec<Emitting>> = HashMap::new();
         for emitting in Emitting::all(self.definition) {
@@ -345,7 +343,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// cancel.to is terminal, and no other move leads there. (A terminal revert_to is a fault already.)
+    /// cancel.to is terminal, and only cancel_finish leads there. (A terminal revert_to is a fault already.)
     fn cancel_ends_in_a_status_of_its_own(&self) {
         let Some(cancel) = self.definition.cancel.as_ref().filter(|c| !c.to.is_empty()) else {
             return;

@@ -51,7 +51,7 @@ impl MachineShape {
     }
 }
 
-/// Looks up all names. The error has a line for each member that does not fit, except the columns of a missing table.
+/// Looks up all names. The error has a line for each member that does not fit; a missing table ends the look-up early.
 pub fn look_up_names(
     definition: &Definition,
     tables: [Option<Oid>; 3],
@@ -133,7 +133,7 @@ impl Fitting {
         })
     }
 
-    /// The balance must hold every amount: the types may have changed, and a balance that rounds an amount loses money.
+    /// Checks that the balance still holds every amount: a changed type could round amounts.
     fn holds(&self, balance: &UserColumn, amount: &UserColumn) {
         let digits = |column: &UserColumn| Digits::of_type(column.base_type, column.modifier);
         if let (Some(to), Some(from)) = (digits(balance), digits(amount))
@@ -153,7 +153,6 @@ impl Fitting {
         found
     }
 
-    /// A column that is there and has a type that can be used.
     fn column(&self, table: &Relation, path: &str, name: &str, fits: Usable) -> Option<UserColumn> {
         let found = table.column(name);
         let problem = match &found {

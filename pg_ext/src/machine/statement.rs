@@ -27,11 +27,11 @@ pub type Locks = [u32; 3];
 
 /// The statement does not name the table.
 pub const NO: u32 = pg_sys::NoLock;
-/// It reads the table.
+/// The statement reads the table.
 pub const READ: u32 = pg_sys::AccessShareLock;
-/// It locks rows of the table.
+/// The statement locks rows of the table.
 pub const ROW_SHARE: u32 = pg_sys::RowShareLock;
-/// It updates rows of the table.
+/// The statement updates rows of the table.
 pub const WRITE: u32 = pg_sys::RowExclusiveLock;
 
 /// A table that a statement names, the columns that it may name, and the lock that it takes.
@@ -71,7 +71,7 @@ impl Statement {
     }
 
     /// Locks the tables and all tables below them. Take a new snapshot afterwards: an older snapshot shows no row of a
-    /// table that was rewritten during the wait.
+    /// table that ALTER TABLE rewrote during the wait.
     pub fn hold(&self) -> Result<()> {
         for NamedTable { table, mode, .. } in &self.tables {
             table.lock_with_all_below(*mode);

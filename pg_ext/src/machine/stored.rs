@@ -46,7 +46,7 @@ const RENAMED: &CStr = c"
 
 static RENAMED_TABLES: Kept = Kept::new(RENAMED, &[TEXTOID]);
 
-/// A table of a machine that was renamed since the machine was defined.
+/// A machine's table that was renamed since the machine was defined.
 pub struct RenamedTable {
     pub name_then: String,
     pub name_now: String,
@@ -60,7 +60,7 @@ pub struct StoredMachine {
 }
 
 impl StoredMachine {
-    /// The committed row; 42704 where there is none.
+    /// The row in the latest snapshot; 42704 if there is none.
     pub fn existing(machine: &[u8]) -> Result<StoredMachine> {
         StoredMachine::find(machine)?.ok_or_else(|| unknown(machine))
     }
@@ -92,7 +92,6 @@ impl StoredMachine {
         self.column(col).map(|d| Oid::from(d.value() as u32))
     }
 
-    /// The machine's own table.
     pub fn table(&self) -> Option<Oid> {
         self.relation(MachineCol::Relation)
     }
@@ -133,7 +132,7 @@ impl StoredMachine {
         )
     }
 
-    /// The caller may use the machine.
+    /// Whether the caller may use the machine.
     pub fn is_open(&self) -> bool {
         let is_member = |owner: Owner| owner.ensure_member("machine", b"").is_ok();
         self.owner().is_ok_and(|owner| owner.is_none_or(is_member))
@@ -155,7 +154,6 @@ impl StoredMachine {
     }
 }
 
-/// The names of all machines.
 pub fn names() -> Result<Vec<Vec<u8>>> {
     let table = Table::to_read(TABLE)?;
     let mut names = Vec::new();

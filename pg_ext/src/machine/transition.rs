@@ -1,7 +1,7 @@
 //! `transition`: one conditional UPDATE. If it moves no row, a SELECT finds the reason. If the SELECT finds that the
 //! row can be moved now, the row is locked and the UPDATE is retried once. If moves are recorded or emit events, the
-//! row is locked before the UPDATE, to read its old status. A row of a plain table is moved without these statements
-//! (`direct.rs`).
+//! row is locked before the UPDATE, to read its old status. On a plain table, a move without these statements is tried
+//! first (`direct.rs`).
 
 use super::after::MoveMade;
 use super::direct::{self, Direct};
@@ -72,7 +72,7 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
     }
 }
 
-/// The arguments of a move. Their bytes are the key of a kept statement; they are parsed only to build a new statement.
+/// The arguments of a move. Their bytes are the key of a kept statement: `transition` parses them only for a new one.
 pub struct MoveWish<'a> {
     pub to: &'a [u8],
     from: Option<Datum>,
@@ -175,8 +175,7 @@ impl MoveWish<'_> {
         for locked in [false, true] {
             let mut from = String::new();
             if locked || (is_followed && writable) {
-                // The row could be moved a moment ago, or its old status is needed. The lock now keeps other sessions
-                // out.
+                // The SELECT found that the row can move, or its old status is needed. The lock blocks other moves.
                 let seen = RowSeen::find(machine, id, RowLock::Update)?;
                 from = seen.map_or(from, |seen| shown(seen.status()));
             }

@@ -78,7 +78,7 @@ fn first_text<'a>(row: &Row) -> Option<&'a [u8]> {
     column(row, 0).map(varlena)
 }
 
-/// Returns the rows that it locked, and the rows that it moved.
+/// Locks the rows and moves those that may move; returns the locked and the moved rows.
 fn move_many(machine: &Machine, wish: &MoveWish, ids: &[RowId]) -> Result<(Vec<Row>, Vec<Row>)> {
     let types = [machine.id_array_type()];
     let update = machine.plan_or(wish.key("many", ""), &types, [WRITE, NO, NO], || {

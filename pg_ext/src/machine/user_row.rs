@@ -23,7 +23,6 @@ const MOVE: &str = "
      WHERE {id} OPERATOR(pg_catalog.=) $1 AND {from} AND {condition}
     RETURNING {status}::pg_catalog.text, {version}";
 
-/// A row as it was read.
 pub struct RowSeen {
     pub status: Option<Datum>,
     pub version: Option<Datum>,
@@ -37,7 +36,7 @@ impl RowSeen {
         Ok(rows.first().map(seen))
     }
 
-    /// The row as committed now, at every isolation level, without a lock.
+    /// The row as committed now, or as this transaction wrote it, at every isolation level, without a row lock.
     pub fn latest(machine: &Machine, id: &RowId) -> Result<Option<RowSeen>> {
         let rows = read_plan(machine, RowLock::No)?.query_latest(&[Some(id.value)])?;
         Ok(rows.first().map(seen))
@@ -48,7 +47,6 @@ impl RowSeen {
     }
 }
 
-/// How a read locks the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowLock {
     No,
@@ -102,7 +100,6 @@ fn seen(row: &Row) -> RowSeen {
     }
 }
 
-/// The condition of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum MoveIf {
     Always,
@@ -110,7 +107,7 @@ pub enum MoveIf {
 }
 
 /// Moves the row from one status to another. None: the UPDATE found no such row in `from`, or `condition` is not met.
-/// Waits for a locked row. The statuses come from the definition or the lease, never from an argument.
+/// Waits for a locked row. The statuses come from the definition, the lease or the row, never from an argument.
 pub fn move_row(
     machine: &Machine,
     id: &RowId,

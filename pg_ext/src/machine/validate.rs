@@ -1,8 +1,8 @@
 //! Makes the stored definition from the caller's definition, or reports all faults.
 //!
-//! Only missing rights end the checks at once. A wrong member is one fault, and the checks that need it are skipped.
-//! `read` makes the tree, `rules` compares its members, `check_table` and `money` compare it with the tables and
-//! replace each predicate by its stored form.
+//! Missing rights or a lock timeout end the checks at once. A member that is missing or cannot be read is one fault,
+//! and the checks that need it are skipped. `read` makes the tree, `rules` compares its members, `check_table` and
+//! `money` compare the tree with the tables and replace each predicate by its stored form.
 
 use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;
@@ -16,7 +16,7 @@ use crate::error::{Error, Kind, Result};
 use crate::outbox::topic::Topic;
 use pgrx::pg_sys::{Datum, Oid};
 
-/// A definition without faults, and the columns beside it in once.machine.
+/// A definition without faults, and other columns of its row in once.machine.
 pub struct Valid {
     pub definition: Definition,
     pub relation: Oid,
@@ -106,7 +106,7 @@ fn owner(definition: &Definition, faults: &Faults) -> Result<Option<Datum>> {
     Ok(role)
 }
 
-/// The topics of `emit` exist. 42501 if a topic has an owner and the caller is no member: moves do not check it again.
+/// Checks that each topic of `emit` exists, and that the caller may use it (42501). Moves do not check this right.
 fn topics(definition: &Definition, faults: &Faults) -> Result<()> {
     for (path, topic) in definition.emits() {
         match Topic::named(&from_utf8(topic)) {
@@ -134,7 +134,7 @@ pub fn ensure_owned(table: Oid, name: &str) -> Result<()> {
     ))
 }
 
-/// No other machine declares this table with this status column.
+/// Checks that no other machine declares this table with this status column.
 fn nobody_else_has_it(
     definition: &Definition,
     table: &DefinedTable,

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 /// The most events of a lane that are counted one by one.
 const EXACT: usize = 64;
-/// Per subscriber, a call reads index entries for RETRIES rows of once.retry ([`entries_for`]), and LOOKUPS events.
+/// Per subscriber, a call reads at most the index entries for RETRIES rows of once.retry, and looks up LOOKUPS events.
 const RETRIES: usize = 10_000;
 const LOOKUPS: usize = 1_000;
 
@@ -41,7 +41,6 @@ pub struct BacklogLook {
     now: i64,
 }
 
-/// The backlog of a subscriber.
 #[derive(Default)]
 pub struct Backlog {
     pub depth: f64,

@@ -34,7 +34,7 @@ pub struct DeadLetters {
     pub subscriber: String,
     pub count: f64,
     pub within_an_hour: f64,
-    /// A timestamptz.
+    /// The earliest death, a timestamptz.
     pub first: Option<Datum>,
 }
 
@@ -52,7 +52,6 @@ pub fn count() -> Result<Vec<DeadLetters>> {
     Ok(rows.iter().map(letters).collect())
 }
 
-/// Dead letters by topic and subscriber.
 pub fn letters(sheet: &Sheet) -> Result<()> {
     for dead in count()? {
         let labels = [("topic", &*dead.topic), ("subscriber", &*dead.subscriber)];

@@ -1,11 +1,11 @@
-//! Estimates how many events of a lane have an id above a given one. Reads some rows at some places of the index range
-//! and assumes that the rest is as dense.
+//! Estimates how many events of a lane have an id above a given one. Divides the index range into parts, reads the
+//! first rows of each part, and assumes that the rest of the part is as dense.
 
 use crate::error::Result;
 use crate::outbox::event::{self, Col, Home};
 use crate::table::{ScanKey, Slot, Snapshot, Table};
 
-/// Places of the range, and the rows that are read at each.
+/// The number of parts, and the rows that are read of each part.
 const PLACES: i64 = 8;
 const ROWS: usize = 16;
 

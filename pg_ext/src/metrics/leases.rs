@@ -1,8 +1,8 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
-//! Overdue keys are in the lane PENDING: key_abandon moves a key there when its first lease has expired. In the lane
-//! ORDINARY a key counts up to that time. No index separates such keys from finished keys, because it would cost each
-//! completion its HOT update. So a bounded number of keys is read; pg_once_leases_complete says whether these were all.
+//! Overdue keys are in the lane PENDING: key_abandon moves a key there when its first lease has expired. Until then the
+//! key is in the lane ORDINARY. No index separates such keys from finished keys, because it would cost each completion
+//! its HOT update. So a bounded number of keys is read; pg_once_leases_complete says whether these were all.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -16,14 +16,14 @@ use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 
-/// A call reads MOST_ENTRIES index entries of pending keys, as many of other keys, and as many leases of actions; more
-/// if the least numbers of all its scopes or machines add up to more. It reads the keys of at most SCOPES scopes.
+/// A call reads up to MOST_ENTRIES index entries of pending keys, as many of other keys, and as many leases of actions;
+/// more if the least numbers of all scopes or machines add up to more. It reads the keys of at most SCOPES scopes.
 const MOST_ENTRIES: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_ENTRIES_OF_SCOPE: usize = 8;
 /// The most keys in `too_long`.
 const NAMED: usize = 5;
-/// The least number of leases for each machine.
+/// A call may read at least this many leases of each machine.
 const LEAST_LEASES: usize = 200;
 
 const COMPLETE: &str = "1: every lease was read; 0: the counts are lower bounds. One call reads, in at most 2000 scopes, about 4000 pending keys (the oldest first) and about 4000 other keys (the newest first), and about 4000 leases of actions.";
@@ -162,7 +162,6 @@ impl KeyLeases {
     }
 }
 
-/// Numbers of a machine's leases.
 #[derive(Default)]
 pub struct ActionLeases {
     pub alive: u64,

@@ -45,7 +45,7 @@ impl Sheet {
     }
 }
 
-/// Index entries that a look for `rows` rows may read: an old snapshot keeps entries of rows that are gone.
+/// How many index entries a search for `rows` rows may read: an old snapshot also keeps entries of deleted rows.
 fn entries_for(rows: usize) -> usize {
     const EACH: usize = 3;
     rows.saturating_mul(EACH)
@@ -53,7 +53,7 @@ fn entries_for(rows: usize) -> usize {
 
 type Fill = fn(&Sheet) -> Result<()>;
 
-/// Each part runs in a subtransaction of its own: a failure leaves out the rows of that part only.
+/// Each part runs in a subtransaction of its own: after a failure, only rows of that part are missing.
 const PARTS: &[(&str, Fill)] = &[
     ("claims", claims),
     ("keys", leases::keys),

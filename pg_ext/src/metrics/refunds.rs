@@ -55,7 +55,6 @@ const NUMBERS: [(&str, &str); 4] = [
     ),
 ];
 
-/// Refunds and teardowns by machine.
 pub fn refunds(sheet: &Sheet) -> Result<()> {
     let args = [clock::now_us()?, MOST_REFUNDS].map(|n| Some(Datum::from(n)));
     for row in settings::by_index(|| spi::query(&OF_MACHINES, &args))? {

@@ -4,7 +4,7 @@ use super::leave::{Fate, HeldEvent, Leaving};
 use super::topic::Subscriber;
 use pgrx::pg_sys;
 
-/// Counts one more failure of an event. The retry is due at `retry_at`, or after the backoff.
+/// Counts one more failure. The event is dead at max_attempts; otherwise it is due at `retry_at` or after the backoff.
 pub fn failed(sub: &Subscriber, event: HeldEvent, retry_at: Option<i64>, now: i64) -> Leaving {
     let failures = event.failures.saturating_add(1);
     let fate = match failures >= sub.max_attempts {

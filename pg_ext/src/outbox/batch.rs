@@ -2,8 +2,8 @@
 //! take used. A part also stores how far its lane had been read at the end of that take.
 //!
 //! The first part, the head, stores the lease of the batch. The lease may be extended; no other column of a part
-//! changes. A call that ends events of a batch locks the head first and then reads the receipts. So one transaction at
-//! a time writes receipts of a batch.
+//! changes. A call through which events leave a batch locks the head first, then reads the receipts. So one transaction
+//! at a time writes receipts of a batch.
 
 use super::topic::Subscriber;
 use crate::call;
@@ -18,7 +18,7 @@ const BY_TOKEN: Name = c"batch_pkey";
 pub const BY_LANE: Name = c"batch_lane";
 
 thread_local! {
-    /// The last token read for each subscriber and lane. A search for the last part begins at it and reads few entries.
+    /// The last token read for each subscriber and lane. A search for the last part begins there and reads few entries.
     static LAST: RefCell<HashMap<(i32, i32), i64>> = RefCell::new(HashMap::new());
 }
 
@@ -84,7 +84,7 @@ impl Part {
     }
 
     /// Tokens of the lane's batches that may be out (may still hold events): batches that were out when this part was
-    /// taken, and this part's own batch if this part has events.
+    /// written, and this part's own batch if this part has events.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {
@@ -188,7 +188,7 @@ impl Batch {
         self.parts().flat_map(lane).collect()
     }
 
-    /// Some of its events have rows in once.retry.
+    /// Whether some of the batch's events were taken from once.retry.
     pub fn is_redelivered(&self) -> bool {
         self.parts().any(|part| part.flag(Col::Redelivered))
     }
@@ -218,7 +218,7 @@ pub fn lost(subscriber: &Subscriber, token: i64, events: &[i64]) -> Error {
     }
 }
 
-/// ON006: this token has already ended these events.
+/// ON006: these events were already acked or nacked with this token.
 pub fn already_done(subscriber: &Subscriber, token: i64, how: &str) -> Error {
     Error::already_done(
         format!(

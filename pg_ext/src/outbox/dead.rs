@@ -1,6 +1,6 @@
 //! once.dead: `outbox_dead`, `outbox_redrive` and `outbox_discard`.
 //!
-//! A dead letter is a copy of its event, because the segment of the event is truncated while the letter still exists. A
+//! A dead letter is a copy of its event, because the event's segment may be truncated while the letter still exists. A
 //! redrive inserts the event into once.event_kept, in DELAYED_LANE, and into once.retry for this subscriber alone. The
 //! event's place among the pending events of its order_key depends on its event_id. So events that are redriven
 //! together keep their order. Later events of the key that were delivered meanwhile are not delivered again.
@@ -34,8 +34,8 @@ const NAMED: &CStr = c"
     SELECT d.event_id, d.order_key FROM once.dead d WHERE d.subscriber_id = $1 AND d.died_at > $3 AND d.event_id = ANY ($4)
      ORDER BY d.died_at, d.event_id LIMIT $2 FOR UPDATE SKIP LOCKED";
 
-// The event may be there already: redriven before, or emitted with a delay. Then the update changes nothing, but locks
-// the row, so that the sweep (retire/tidy.rs) does not delete it.
+// once.event_kept may have the event already: redriven before, or emitted with a delay. Then the update changes
+// nothing, but locks the row, so that the sweep (retire/tidy.rs) does not delete it.
 const REDRIVE: &CStr = c"
     WITH risen AS (
         DELETE FROM once.dead d USING unnest($3, $4) u (event_id, lane)
@@ -205,7 +205,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);
     }
-    // Gets a transaction id, then an event id, as an emit does. After a new event id, idle takes look again (quiet.rs).
+    // Gets a transaction id, then an event id, as an emit does. A new event id makes takes search again (quiet.rs).
     table::own_xid();
     Sequence::next(c"event_id")?;
     let ids: Vec<i64> = found.iter().map(|r| number(r, 0)).collect();

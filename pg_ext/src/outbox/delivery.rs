@@ -1,4 +1,4 @@
-//! once.delivery: failed attempts. `outbox_deliveries` lists those of an event; metrics counts recent ones. They are
+//! once.delivery: failed attempts. `outbox_deliveries` lists those of an event; metrics counts recent ones. Rows are
 //! deleted with the batch that acked the event (retire/tidy.rs), a discarded or expired letter, or the subscriber.
 
 use super::leave::{Leaving, Reason};

@@ -1,7 +1,7 @@
 //! The batch that a take builds: the token, and the rows that the caller gets.
 //!
-//! A batch gets its token with its first part (batch.rs): a take that finds nothing locks no token. The rows are in the
-//! order of event ids, whatever lanes they came from.
+//! A batch gets its token with its first part (batch.rs), so a take that writes no part locks no token. The rows are in
+//! the order of event ids, whatever lanes they came from.
 
 use super::batch::Batch;
 use super::event::{Col, Event};
@@ -15,7 +15,6 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
 
-/// The arguments of a take.
 pub struct TakeWish {
     pub max: usize,
     pub lease_us: i64,
@@ -27,7 +26,7 @@ pub struct Draft<'a> {
     pub wish: TakeWish,
     token: Option<i64>,
     rows: Vec<(i64, [Option<Datum>; 8])>,
-    /// The draft has one event, a suspect, and takes no other.
+    /// The draft has one event, a suspect, and accepts no other.
     pub alone: bool,
     /// once.retry may have rows of the subscriber. Also set when this take puts the events of an expired batch back.
     pub retries: bool,
@@ -57,12 +56,11 @@ impl<'a> Draft<'a> {
         self.rows.is_empty()
     }
 
-    /// The draft takes no more events.
     pub fn is_full(&self) -> bool {
         self.alone || self.rows.len() >= self.wish.max
     }
 
-    /// The batch's token, once it has one.
+    /// The batch's token; None: it has none yet.
     pub fn begun(&self) -> Option<i64> {
         self.token
     }

@@ -1,4 +1,4 @@
-//! Due work of the outbox's sweep tasks, for `janitor_status` and the background worker; changes nothing.
+//! Due work of the sweep tasks outbox_requeue and outbox_retire, for `janitor_status` and the background worker.
 
 use super::batch::Batch;
 use super::event::{self, Col, Event, SEGMENTS};
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::swept::DueWork;
 use crate::table::{Snapshot, Table};
 
-/// Counts the events of batches whose lease expired. Stops after the batch that reaches `most`.
+/// Counts the events that batches with an expired lease still hold. Stops after the batch that reaches `most`.
 pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
     let mut due = DueWork::default();
     for subscriber in topic::all_subscribers()? {
@@ -47,8 +47,8 @@ pub fn retire() -> Result<DueWork> {
     stored(Some(current))
 }
 
-/// Counts the segments that hold events, except segment `but`; each is due since its first event. With None the current
-/// segment counts too, because it grows while no sweep opens another.
+/// Counts the segments that hold events, except segment `but`; each is due since its first event. With None (for a task
+/// that never ran) the current segment counts too, because only a sweep opens another.
 pub fn stored(but: Option<usize>) -> Result<DueWork> {
     let mut due = DueWork::default();
     let snapshot = Snapshot::latest();

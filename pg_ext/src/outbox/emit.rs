@@ -1,4 +1,4 @@
-//! `outbox_emit`: one insert into the current segment.
+//! `outbox_emit`: inserts an event into the current segment; a delayed event into once.event_kept and once.retry.
 //!
 //! The order of an emit: it locks the segment, checks that the segment is still current, reads the topic, gets a
 //! transaction id, and gets an event id. Because the lock comes first, the segment is not truncated and the topic's
@@ -99,8 +99,8 @@ pub fn outbox_emit(call: &Call) -> Result<Datum> {
     Ok(SHAPE.row(&[Some(Datum::from(event_id)), Some(Datum::from(emitted))]))
 }
 
-/// Emits to a topic; 42501 unless the caller may use it. Returns the event's id and true, or, if an earlier event has
-/// the dedupe_key, the earlier event's id and false.
+/// Emits to a topic; 42501 unless the caller may use it. Returns the event's id and true. If the dedupe_key is taken,
+/// returns the earlier event's id and false.
 pub fn emit(topic: &[u8], emission: &Emission) -> Result<(i64, bool)> {
     let segment = open_segment()?;
     let topic = Topic::named(topic)?;
@@ -127,7 +127,7 @@ pub fn emit_registered(topic: &[u8], emission: &Emission) -> Result<Option<i64>>
     }
 }
 
-/// Writes the event.
+/// Writes the event, unless its dedupe_key is taken.
 fn log(topic: &Topic, emission: &Emission, segment: &Table) -> Result<(i64, bool)> {
     let series = series::current()?;
     let xid = table::own_xid();

@@ -39,7 +39,7 @@ pub const SEGMENTS: [Home; 4] = [
 /// The table that names the current segment.
 pub const SEGMENT: Name = c"segment";
 
-/// Events that were copied from their segment, and delayed and redriven events.
+/// The table of copied, delayed and redriven events.
 pub const KEPT: Home = Home {
     table: c"event_kept",
     position: c"event_kept_position",
@@ -48,7 +48,7 @@ pub const KEPT: Home = Home {
 
 /// The lane of delayed and redriven events. No take reads this lane: takes find these events through once.retry.
 pub const DELAYED_LANE: i32 = -1;
-/// The lanes of events without order_key: several, so that takes do not wait for each other.
+/// The lanes of events without order_key: several, so that concurrent takes rarely wait for each other.
 pub const UNORDERED: [i32; 8] = [0, -2, -3, -4, -5, -6, -7, -8];
 /// This many consecutive event ids go to the same lane, so a small backlog is in one lane or two.
 const RUN: i64 = 64;

@@ -1,7 +1,7 @@
 //! Takes events from one lane of a subscriber. This transaction has locked the lane.
 //!
 //! Invariant: the last part (batch.rs) of a lane stores how far the lane has been read, and which earlier batches may
-//! still hold events (`open`). So a take looks at these batches only, however many are stored.
+//! still hold events (`open`). So a take looks only at these batches and at the last part's batch.
 
 use super::batch::{Batch, Col, Part, TABLE};
 use super::draft::Draft;
@@ -19,10 +19,9 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// The most events of a lane that a take puts behind others. A take that has put this many back puts back no more.
+/// Bounds the events of a lane that one take puts behind others, and the events of expired batches that it puts back.
 const MOST_BEHIND: usize = 10_000;
 
-/// A lane that this take has locked.
 pub struct LockedLane<'a> {
     subscriber: &'a Subscriber,
     lane: i32,
@@ -97,7 +96,7 @@ impl<'a> LockedLane<'a> {
     }
 
     /// Puts expired batches of the lane back. Returns the tokens of the batches that still hold events of the lane, and
-    /// whether a batch was put back. None: the lane is keyed, and there is such a batch.
+    /// whether a batch was put back. None: the lane is keyed, and a batch still holds events of it.
     fn open(&self, draft: &mut Draft) -> Result<Option<(Vec<i64>, bool)>> {
         let Some(last) = &self.last else {
             return Ok(Some((Vec::new(), false)));

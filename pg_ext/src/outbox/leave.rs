@@ -1,9 +1,9 @@
-//! Undelivered events leave a batch (acked events leave in ack.rs). Each goes to the dead letters or to once.retry: due
-//! at once, due later, or waiting behind an earlier event of its order_key.
+//! Undelivered events leave a batch (acked events: ack.rs). Each undelivered event goes to the dead letters or to
+//! once.retry: due at once, due later, or waiting behind an earlier event of its order_key.
 //!
-//! Invariant: when an event leaves, the later events of its key leave the batch too. So a batch never holds an event
-//! while an earlier event of its key has a waiting row (no token, due_at infinity) in once.retry. The caller has locked
-//! the batch, and writes the receipt.
+//! Invariant: when an undelivered event leaves, the later events of its key leave the batch too. So a batch never holds
+//! an event while an earlier event of its key has a waiting row (no token, due_at infinity) in once.retry. The caller
+//! has locked the batch, and writes the receipt.
 
 use super::batch::Batch;
 use super::dead;
@@ -77,13 +77,12 @@ pub struct Leaving {
     pub fate: Fate,
 }
 
-/// Why events leave.
 pub struct Reason<'a> {
     pub kind: &'a [u8],
     pub error: Option<&'a [u8]>,
 }
 
-/// An event with a row in once.retry.
+/// Reads an event from its row in once.retry.
 fn known(row: &spi::Row, lane: i32) -> HeldEvent {
     HeldEvent {
         id: number(row, 0),

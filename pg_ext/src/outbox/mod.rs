@@ -1,4 +1,4 @@
-//! outbox: events that leave the database. `sql/outbox.sql` begins with an overview of the log.
+//! outbox: events for other systems. `sql/outbox.sql` begins with an overview of the log.
 //!
 //! emit writes the log (event.rs). take reads the log lane by lane (lane.rs), from the position that the lane's last
 //! batch stores (batch.rs, window.rs, seen.rs). Receipts (receipt.rs) say how events left a batch. Failed events go to

@@ -1,9 +1,9 @@
-//! `outbox_nack`: events of a batch failed, or are released.
+//! `outbox_nack`: marks events of a batch as failed, or releases them.
 //!
 //! For each order_key at most the first named event counts an attempt. The later events of the key in the batch, named
 //! or not, leave the batch too, but no attempt is counted for them. The receipt stores the rows of the answer. The same
 //! call again in this transaction returns these rows; a later transaction gets ON006, with `attempt` and `dead` of each
-//! event in the DETAIL.
+//! nacked event in the DETAIL.
 
 use super::backoff;
 use super::batch::{self, Batch};
@@ -81,7 +81,6 @@ pub fn outbox_nack(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// The answer rows of nacked events, from the receipts.
 fn answer_rows(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<spi::Row>> {
     let args = [
         Datum::from(subscriber.id),
@@ -92,7 +91,7 @@ fn answer_rows(subscriber: &Subscriber, token: i64, ids: &[i64]) -> Result<Vec<s
     spi::query_latest(&ANSWER_OF, &args)
 }
 
-/// ON006 where this token has acked or nacked some of these events, else ON001.
+/// ON006 if this token has acked or nacked some of these events, else ON001.
 fn refusal(subscriber: &Subscriber, token: i64, ledger: &Ledger, ids: &[i64]) -> Result<Error> {
     let acked = ids.iter().filter(|id| ledger.has_left(**id, LeftBy::Acked));
     let mut done: Vec<_> = acked.map(|id| format!("Event {id}: acked.")).collect();

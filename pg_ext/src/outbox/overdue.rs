@@ -1,8 +1,8 @@
-//! Puts the events of expired batches back into once.retry. A take does this for the lanes that it locks, the sweep
-//! task outbox_requeue for all subscribers.
+//! Puts back expired batches: moves the events that they still hold to once.retry or once.dead. A take does this for
+//! the lanes that it locks, the sweep task outbox_requeue for all subscribers.
 //!
-//! The event of a batch of one has failed once more. In a larger batch any event may have killed the worker: those
-//! still held become suspects, and no attempt is counted. A take hands out a suspect alone.
+//! An expiry counts a failed attempt if the batch had only one event. In a larger batch any event may have killed the
+//! worker, so no attempt is counted. Every event put back becomes a suspect: a take hands it out alone.
 
 use super::backoff;
 use super::batch::{self, Batch, Part};
@@ -15,7 +15,6 @@ use crate::error::Result;
 use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use std::collections::{BTreeSet, HashSet};
 
-/// The result of putting batches back.
 #[derive(Default)]
 pub struct PutBack {
     /// The batches that no longer hold an event.
@@ -77,7 +76,7 @@ fn put_back_one(sub: &Subscriber, token: i64) -> Result<Option<usize>> {
     }
 }
 
-/// The only event of a batch has failed.
+/// Counts a failed attempt at the only event of a batch.
 fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     let suspect = |event| HeldEvent {
         suspect: true,
@@ -87,7 +86,7 @@ fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     events.into_iter().map(failed).collect()
 }
 
-/// The events of a larger batch: the first event of each key is due, the others wait behind it.
+/// The events of a larger batch are due now, except events behind an earlier event of their key, which wait.
 fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     let mut keys = HashSet::new();
     let mut fate = |key: &Option<Vec<u8>>| match key {
@@ -107,7 +106,7 @@ fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         .collect()
 }
 
-/// Tokens of open batches whose lease expired. The last part of a lane lists the batches that may be open.
+/// Tokens of open batches whose lease ends by `now`. The last part of a lane lists the batches that may be open.
 /// A subscriber that has never taken an event costs one probe.
 pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
     let snapshot = &Snapshot::latest();

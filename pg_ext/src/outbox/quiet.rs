@@ -4,12 +4,12 @@
 //! lane: the log had no new event, no batch was open, and no row of once.retry was due. The earlier take could not see
 //! the events of two kinds of transactions:
 //! - A transaction that had its id when that take began. If it has ended since, `unended` is different now.
-//! - A transaction that got its id later, and its event ids after that. Then the sequence of event ids has moved on.
+//! - A transaction that got its id later, and its event ids after that. It has advanced the sequence of event ids.
 //!
-//! A redrive takes an event id, too, so that the sequence moves on. A row of once.retry outside a batch becomes due at
-//! a known time (`next_due`). While a batch is open, a take of this backend stores no memory. DROP and CREATE EXTENSION
-//! begin another sequence (`ids`). Rows that were written by hand are seen after [`LONGEST_US`] at the latest. So is an
-//! event that others have nacked, taken again and nacked again while this backend looked through the lanes.
+//! A redrive takes an event id, too, to advance the sequence. A row of once.retry outside a batch becomes due at a
+//! known time (`next_due`). While a batch is open, a take of this backend stores no memory. DROP and CREATE EXTENSION
+//! begin another sequence (`ids`). Two kinds of events may be found late, by up to [`LONGEST_US`]: events written by
+//! hand, and events that others nacked, took and nacked again while this backend looked through the lanes.
 
 use super::retry;
 use super::topic::Subscriber;
@@ -20,9 +20,9 @@ use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// How long a memory counts.
+/// The longest time for which a memory is used, in microseconds.
 const LONGEST_US: i64 = 1_000_000;
-/// The most open transactions of a memory.
+/// No memory is stored if more than this many transactions, the newest ones, are all still open.
 const MOST_UNENDED: i64 = 1_000;
 
 thread_local! {
@@ -96,7 +96,7 @@ impl LogMoment {
         let nothing = nothing && self.unended.is_some() && table::own_xid_if_any().is_none();
         let now = clock::now_us()?;
         if nothing && now < self.next_due {
-            // Counts the retries of a batch that has ended meanwhile, too.
+            // Includes the retries of a batch that has ended meanwhile.
             self.next_due = self.next_due.min(retry::next_due(subscriber, now)?);
         }
         QUIET.with(|quiet| {

@@ -9,7 +9,7 @@ use crate::swept::Swept;
 
 pub const TASK: &str = "outbox_requeue";
 
-/// Puts back expired batches until at least `max` events are back. A failure at one subscriber does not stop the task.
+/// Puts back expired batches until at least `max` events are put back. One subscriber's failure does not end the task.
 pub fn requeue_overdue(max: i64) -> Result<Swept> {
     let now = clock::now_us()?;
     let mut all = Swept::default();

@@ -2,8 +2,8 @@
 //!
 //! Invariant of a [`Seen`] made by [`Seen::now`]: a transaction with an id of `next` or larger got it after `high` was
 //! read, so its events have ids above `high`; every event visible then has an id of at most `top`. A transaction
-//! between `xmax` and `next` was running then, as were the transactions in `running`. Once it has ended, a take finds
-//! its events by transaction id ("late").
+//! between `xmax` and `next` was running then, as were the transactions in `running`. Once such a transaction has
+//! ended, a take finds its events by transaction id ("late").
 
 use crate::call;
 use crate::error::{Error, Kind, Result};
@@ -19,11 +19,11 @@ const LAST: i64 = i64::MAX;
 pub struct Seen {
     /// No transaction with this or a larger id had ended.
     xmax: i64,
-    /// No transaction had this or a larger id yet.
+    /// A transaction with this or a larger id got it after `high` was read.
     pub next: i64,
     /// The transaction that looked, or 0. It saw its own events up to `top`.
     own: i64,
-    /// Events of later transactions have larger ids.
+    /// Events of transactions from `next` on have larger event ids.
     pub high: i64,
     /// Visible events have at most this id.
     pub top: i64,

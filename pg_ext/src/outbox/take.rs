@@ -1,8 +1,8 @@
-//! `outbox_take`: a batch of due events, from as many lanes as are needed to fill it.
+//! `outbox_take`: a batch of due events, from as many lanes as are needed to fill it, at most MOST_LANES.
 //!
-//! A take tries lane after lane without waiting: a lane that is locked belongs to another take. A take that has written
-//! no row then waits a moment for locked lanes of events without order_key. Until its transaction ends, a take holds
-//! the lock of each lane for which it wrote rows. So the next take of the lane sees those rows.
+//! A take tries lane after lane, and skips lanes that another transaction has locked. A take that has written no row
+//! then waits a moment for locked lanes of events without order_key. Until its transaction ends, a take holds the lock
+//! of each lane for which it wrote rows. So the next take of the lane sees those rows.
 
 use super::draft::{Draft, TakeWish};
 use super::event::is_unordered;

@@ -45,12 +45,12 @@ pub struct Topic {
 }
 
 impl Topic {
-    /// The topic that argument 0 names; 42501 unless the caller is a member of its owner.
+    /// The topic that argument 0 names; 42501 for a caller without the owner's rights.
     pub fn named_in(call: &Call) -> Result<Topic> {
         Topic::named(call.text(0, "topic", SCOPE_MAX)?)
     }
 
-    /// A topic by name; 42501 unless the caller is a member of its owner.
+    /// A topic by name; 42501 for a caller without the owner's rights.
     pub fn named(name: &[u8]) -> Result<Topic> {
         let stored = Topic::stored(name)?;
         let Some(row) = stored.as_ref() else {
@@ -129,7 +129,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// The subscriber that arguments 0 and 1 name; 42501 unless the caller is a member of the topic's owner.
+    /// The subscriber that arguments 0 and 1 name; 42501 for a caller without the rights of the topic's owner.
     pub fn named_in(call: &Call) -> Result<Subscriber> {
         let topic = Topic::named_in(call)?;
         Subscriber::named(topic, call.text(1, "subscriber", SCOPE_MAX)?)
@@ -190,7 +190,7 @@ impl Subscriber {
     }
 }
 
-/// Every subscriber of every topic, topic by topic, without the check of owners: for sweeps.
+/// Every subscriber of every topic, topic by topic, without the check of owners.
 pub fn all_subscribers() -> Result<Vec<Subscriber>> {
     let snapshot = Snapshot::latest();
     let topics = all_topics(&snapshot)?;

@@ -1,8 +1,8 @@
 //! shard: which part of the routing values this database holds. A shard is a database; the number of shards is fixed.
 //!
-//! The routing value is the part of a key (message, saga), or of the scope, before the first separator. A claim whose
-//! value belongs to another shard is refused with ON007, so that a request that was sent to the wrong database does not
-//! run there a second time. Nothing is checked until `shard_set` was called.
+//! The routing value is the part of a key (message, saga), or of the scope, before the first separator. A claim,
+//! message or saga step whose value belongs to another shard is refused with ON007, so that a request that was sent to
+//! the wrong database does not run there a second time. Nothing is checked until `shard_set` was called.
 
 use crate::call::{Call, shown, utf8};
 use crate::digest::first_64_bits;
@@ -16,7 +16,6 @@ use std::ffi::CStr;
 use std::rc::Rc;
 
 const TABLE: Name = c"shard";
-/// The largest number of shards.
 const MOST_SHARDS: i32 = 65_536;
 const SEPARATOR_MAX: usize = 10;
 

@@ -1,5 +1,5 @@
 //! Runs SQL: statements on the user's tables as the caller ([`Plan`]), and the extension's own statements outside the
-//! hot paths (options, sweeps, grants) as its owner ([`Kept`], [`run`]).
+//! hot paths (options, retries, sweeps, grants) as its owner ([`Kept`], [`run`]).
 //!
 //! Hot paths read and write the extension's tables through `table/` instead. The extension's own statements run with a
 //! pinned search_path. The user is switched (`user.rs`) only while the server runs statements, so the caller's program
@@ -22,7 +22,6 @@ const OWN_ROW: &str = "a row of pg_once";
 /// One result row; None for NULL. Values are copied into the caller's memory, except in [`Plan::stream`].
 pub type Row = Vec<Option<Datum>>;
 
-/// A column of a result row.
 pub fn column(row: &Row, i: usize) -> Option<Datum> {
     row.get(i).copied().flatten()
 }
@@ -143,7 +142,7 @@ impl Plan {
         })
     }
 
-    /// Runs it under a snapshot of its own and returns all rows.
+    /// Runs the statement under the transaction's usual snapshot, and returns all rows.
     pub fn query(&self, args: &[Option<Datum>]) -> Result<Vec<Row>> {
         connected(|| execute(self.raw, args, Under::Statement, &self.row))
     }

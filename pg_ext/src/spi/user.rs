@@ -10,7 +10,7 @@ use crate::error::{Error, Kind, Result};
 use pgrx::pg_sys::{self, OIDOID};
 use std::ffi::CStr;
 
-/// An operator that the caller has created must never run as another role.
+/// Pinned, because an operator that the caller has created must never run as another role.
 const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
 /// A sweep would skip a row that a policy hides, every time; with `off` the server raises an error instead.
 const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
@@ -51,8 +51,8 @@ impl SwitchedUser {
         SwitchedUser::to(owner, context, &[SEARCH_PATH])
     }
 
-    /// A security-restricted operation as the owner of a user's table. 55000 in a session with temporary objects: an
-    /// unqualified name in a trigger of that table could mean a temporary object, whose code would run as the owner.
+    /// Begins a security-restricted operation as the owner of a user's table, after [`ensure_nothing_temporary`]: a
+    /// name in a trigger of that table could mean a temporary object, whose code would run as the owner.
     pub fn to_owner_of_table(owner: pg_sys::Oid) -> Result<SwitchedUser> {
         ensure_nothing_temporary()?;
         let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;

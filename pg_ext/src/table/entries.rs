@@ -1,8 +1,8 @@
 //! Reads of an index with a bound on the entries read, not on the rows found.
 //!
-//! A deleted row keeps its index entry until vacuum removes it. While an old snapshot is open, there may be a million
-//! such entries for one row. A report must not read them all. So [`Scan::step`] reads a bounded number of entries, and
-//! [`Table::values`] reads the distinct values from the index alone, with one probe for each.
+//! A deleted row keeps its index entry until vacuum removes both. While an old snapshot is open, there may be a million
+//! such entries beside one visible row. A report must not read them all. So [`Scan::step`] reads a bounded number of
+//! entries, and [`Table::values`] reads the distinct values from the index alone, with one probe for each value.
 
 use super::{Name, Scan, ScanKey, Slot, Snapshot, Table};
 use crate::error::Result;

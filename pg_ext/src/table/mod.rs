@@ -42,7 +42,7 @@ use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-/// A table or index of the extension.
+/// The name of a table or index of the extension.
 pub type Name = &'static CStr;
 
 /// An open table.
@@ -139,7 +139,7 @@ impl Table {
         Ok(self.scan(index, keys, snapshot)?.backwards().into_next())
     }
 
-    /// The table has no page: no row was stored since it was created or truncated.
+    /// The table has no page, and so no row.
     pub fn is_blank(&self) -> bool {
         self.pages() == 0
     }
@@ -166,13 +166,11 @@ impl Table {
         Slot { raw }
     }
 
-    /// The table's oid.
     pub fn oid(&self) -> pg_sys::Oid {
         // SAFETY: the relation is open.
         unsafe { (*self.rel).rd_id }
     }
 
-    /// Number of columns.
     pub fn columns(&self) -> usize {
         // SAFETY: the relation is open, so its tuple descriptor is there.
         unsafe { (*(*self.rel).rd_att).natts as usize }
@@ -298,7 +296,7 @@ impl Drop for Scan<'_> {
     }
 }
 
-/// A row, pinned where it is stored. Datums read from the row are valid while the slot lives.
+/// A row, pinned where it is stored. Datums read from the row are valid until the slot gets another row or is dropped.
 pub struct Slot {
     raw: *mut pg_sys::TupleTableSlot,
 }

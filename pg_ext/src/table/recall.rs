@@ -1,9 +1,9 @@
 //! Values from tables that rarely change (options, topics, the current segment), cached per backend.
 //!
-//! [`Recalled::get`] sees the rows committed when it began, at any isolation level. A function that changes the table
-//! sends an invalidation message in its transaction ([`super::tell_all`]). The message is sent to other backends before
-//! the transaction's locks are released; after a rollback this backend gets it again. Other writes (by hand, by an
-//! apply worker, by a restore) send no message, so no value is cached for longer than [`LONGEST_US`].
+//! [`Recalled::get`] sees the changes that the extension's functions had committed when it began, at any isolation
+//! level: such a function sends an invalidation message in its transaction ([`super::tell_all`]). Other backends get it
+//! before the transaction's locks are released; after a rollback this backend gets it again. Other writes (by hand, by
+//! an apply worker, by a restore) send no message, so no value is cached for longer than [`LONGEST_US`].
 
 use super::{Name, Slot, Table, Watch};
 use crate::clock;
@@ -21,7 +21,7 @@ const MOST_RECALLED: usize = 1_000;
 pub struct Recalled<T> {
     table: Name,
     watch: Watch,
-    /// The count of messages and the time when the oldest value was read.
+    /// The count of messages, and the time, when the oldest value was read.
     since: Cell<(u64, i64)>,
     known: RefCell<Option<HashMap<Vec<u8>, Rc<T>>>>,
 }
@@ -39,7 +39,7 @@ impl<T> Recalled<T> {
         }
     }
 
-    /// The value for this name, from `read` if it is not known; `read` must see the latest committed rows.
+    /// The value for this name, from `read` if no value is cached; `read` must see the latest committed rows.
     pub fn get(&'static self, name: &[u8], read: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
         // SAFETY: the server makes the first call between two commands, the second with each new lock on a table.
         unsafe {

@@ -4,13 +4,11 @@ use super::{Name, Table};
 use crate::error::Result;
 use pgrx::pg_sys;
 
-/// An open sequence.
 pub struct Sequence {
     table: Table,
 }
 
 impl Sequence {
-    /// Opens the sequence for reading.
     pub fn to_read(name: Name) -> Result<Sequence> {
         let table = Table::to_read(name)?;
         Ok(Sequence { table })
@@ -20,7 +18,7 @@ impl Sequence {
         self.table.oid()
     }
 
-    /// The next number. No other call gets the same number, unless a crash loses its WAL.
+    /// The next number. No other call gets the same number, unless a crash loses the WAL record of this call.
     pub fn next(name: Name) -> Result<i64> {
         let oid = super::names::oid_of(name)?;
         // SAFETY: the oid is a sequence of the extension; raises at the sequence's end. No right is checked.

@@ -2,8 +2,8 @@
 //!
 //! Under READ COMMITTED each read takes a fresh snapshot, so that a read after a lost race sees the winner's row. Above
 //! READ COMMITTED a read uses the transaction's snapshot. `latest` is for a check under a lock, because the
-//! transaction's snapshot may be older than the lock. `Dirty` sees uncommitted rows of other transactions, too: so a
-//! claim sees another session's claim without waiting.
+//! transaction's snapshot may be older than the lock. `Dirty` also sees uncommitted rows of other transactions, so a
+//! claim finds another session's claim without waiting.
 
 use pgrx::pg_sys;
 use std::cell::UnsafeCell;
@@ -47,7 +47,7 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// The rows that this statement sees, and the transaction's own earlier writes.
+    /// The rows committed now, above READ COMMITTED those of the transaction's snapshot; and our own earlier writes.
     pub fn now() -> Snapshot {
         // SAFETY: makes our own writes visible to the next snapshot, as SPI does for each statement of a volatile
         // function; the snapshot is unregistered on drop.
@@ -116,7 +116,6 @@ impl Snapshot {
             return None;
         }
         let mut unended: Vec<i64> = running.into_iter().filter(|xid| *xid < next).collect();
-        // No transaction from `xmax` on had ended.
         unended.extend(xmax..next);
         unended.sort_unstable();
         unended.dedup();
@@ -141,7 +140,7 @@ impl Drop for Snapshot {
         if let Snapshot::Mvcc(s) = self
             && !std::thread::panicking()
         {
-            // SAFETY: registered by now() and unregistered once.
+            // SAFETY: registered by now() or latest(), and unregistered once.
             unsafe { pg_sys::UnregisterSnapshot(*s) };
         }
     }

@@ -4,7 +4,6 @@ use super::entries::Wants;
 use super::{ScanKey, Slot, Snapshot, Table};
 use pgrx::pg_sys::{self, Oid};
 
-/// The bit of `tgtype` for triggers that fire on UPDATE.
 const FOR_UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 
 /// The triggers that an UPDATE fires.
@@ -12,7 +11,7 @@ const FOR_UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 pub enum Triggers {
     /// None, except the server's own for foreign keys.
     None,
-    /// Also one that the `known` of [`Table::plain`] accepts.
+    /// Also triggers that `known` of [`Table::plain`] accepts.
     Known,
 }
 
@@ -59,8 +58,8 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// The triggers that an UPDATE of these columns fires. None: the table is no plain heap (a partition, inheritance,
-    /// rules, policies, generated columns), has UPDATE triggers that are not `known`, or a column is in a key.
+    /// The triggers that an UPDATE of these columns fires. None: the table is no plain heap (a partition, a parent,
+    /// rules, policies, or `computes`), has UPDATE triggers that are not `known`, or a column is in a key.
     pub fn plain(
         &self,
         written: &[i16],

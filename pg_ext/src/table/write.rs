@@ -10,7 +10,7 @@ pub enum WriteOutcome {
     Done,
     /// Another transaction changed or deleted the row and committed.
     Changed,
-    /// Another open transaction holds the row; from [`Table::lock`] only with `Wait::No`.
+    /// Another open transaction holds the row. Only [`Table::lock`] with `Wait::No` returns this.
     Busy,
 }
 
@@ -59,7 +59,7 @@ impl Table {
     ) -> Result<WriteOutcome> {
         let slot = self.filled_slot(row)?;
         if self.has_checks() {
-            // SAFETY: the slot holds a complete row of this table, which has constraints; a CHECK may name its oid.
+            // SAFETY: the slot holds a complete row of this table, which has constraints; a CHECK may read tableoid.
             self.as_target(|info, estate| unsafe {
                 (*slot.raw).tts_tableOid = self.oid();
                 pg_sys::ExecConstraints(info, slot.raw, estate);
@@ -182,7 +182,7 @@ impl Table {
         Ok(slot)
     }
 
-    /// Adds index entries for the stored row, a DBA's own indexes included.
+    /// Adds entries for the stored row to the indexes, also to a DBA's own.
     fn index(&self, slot: &Slot, row: &[Option<Datum>], which: Indexes) {
         if self.index_plainly(slot.tid(), row, which) {
             return;
@@ -251,7 +251,6 @@ impl Table {
 
 const COLUMNS: usize = pg_sys::INDEX_MAX_KEYS as usize;
 
-/// The indexes of a table, open and locked for a write.
 struct OpenIndexes(Vec<pg_sys::Relation>);
 
 impl OpenIndexes {
@@ -265,7 +264,7 @@ impl OpenIndexes {
         }
     }
 
-    /// All are ready btrees of plain columns, without a predicate or a deferrable constraint.
+    /// All indexes are ready btrees of plain columns, without a predicate or a deferrable constraint.
     fn are_plain(&self) -> bool {
         // SAFETY: the indexes are open; the columns of their pg_index rows exist.
         self.0.iter().all(|index| unsafe {
@@ -294,7 +293,6 @@ impl Drop for OpenIndexes {
     }
 }
 
-/// Which indexes get an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Indexes {
     AllNew,

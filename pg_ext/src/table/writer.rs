@@ -24,7 +24,7 @@ impl Slot {
 }
 
 impl Snapshot {
-    /// After a read with a dirty snapshot found a row: the open transaction that has inserted or deleted it.
+    /// The open transaction that inserted or deleted the row that the last read with this dirty snapshot found.
     pub fn undecided_xid(&self) -> Option<pg_sys::TransactionId> {
         match self {
             Snapshot::Mvcc(_) => None,
@@ -40,7 +40,7 @@ impl Snapshot {
 }
 
 /// Waits until a transaction or subtransaction has ended, as the server does for a unique index; lock_timeout bounds
-/// the wait. The caller holds no pin and no lock that the other transaction may want.
+/// the wait. The caller must hold no pin and no lock that the other transaction may want.
 pub fn wait_for(xid: pg_sys::TransactionId) {
     // SAFETY: plain arguments; no relation and no tuple to name in the error's context.
     unsafe {

@@ -16,7 +16,7 @@ import { InvalidArgument, Unavailable } from './pg_once/errors.js';
 import { keyOfHeader, problem, Retry, retryAfter, run, Unknown } from './pg_once/key.js';
 import { emit } from './pg_once/outbox.js';
 
-// The header with the authenticated user. The proxy in front of this service must set it, and drop a client's own.
+// The header with the authenticated user. The proxy in front of this service must set it, and drop a client's value.
 const USER = 'x-forwarded-user';
 // How long the bank remembers a key, in seconds. After that, asking again could charge twice.
 const BANK_REMEMBERS = Number(process.env.BANK_REMEMBERS ?? 24 * 3600);
@@ -28,7 +28,7 @@ pool.on('error', (error) => console.warn(`an idle connection was lost: ${error.m
 /** The bank refused: it did not charge and will not. */
 class Refused extends Error {}
 
-/** Continues from the recovery point, whichever attempt reached that. */
+/** Continues from the recovery point, whichever attempt reached it. */
 async function make(lease, lost, order) {
   let point = lease.recoveryPoint;
   let state = JSON.parse(lease.state ?? '{}');

@@ -27,7 +27,7 @@ from pg_once.http import problem
 
 log = logging.getLogger("orders")
 
-# The header with the authenticated user. The proxy in front of this service must set it, and drop a client's own.
+# The header with the authenticated user. The proxy in front of this service must set it, and drop a client's value.
 USER = "X-Forwarded-User"
 # How long the bank remembers a key, in seconds. After that, asking again could charge twice.
 BANK_REMEMBERS = float(os.environ.get("BANK_REMEMBERS", 24 * 3600))

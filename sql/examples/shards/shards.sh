@@ -5,7 +5,7 @@
 # Each run reads the state of the move from the servers and the pooler, mainly from the databases' names:
 #   NAME         is the home: clients are sent there, or will be after the steps map and resume
 #   NAME_coming  is being filled, at the target
-#   NAME_moved   was the home; no client knows that name, and the operator drops it
+#   NAME_moved   was the home, or is split's copy of one that stays; no client knows it, and the operator drops it
 # So the same command continues where a killed run stopped.
 set -euo pipefail
 
@@ -15,8 +15,8 @@ usage: shards.sh split        --from HOST:PORT --to HOST:PORT --pooler HOST:PORT
        shards.sh move-logical --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
        shards.sh move-dump    --from HOST:PORT --to HOST:PORT --pooler HOST:PORT --map FILE [options] NAME
 
-  split         Makes a new cluster from a physical copy, once. The databases NAME... live there afterwards, the
-                others stay. Run it on the new machine, as the OS user of the server. pg_hba.conf at --from must let that
+  split         Makes a new cluster from a physical copy. The databases NAME... are there afterwards, the others stay at
+                --from. Run it on the new machine, as the OS user of the server. pg_hba.conf at --from must let that
                 machine in for replication.
   move-logical  Moves a database by logical replication, also to a newer major version. Needs wal_level = logical;
                 no DDL until the move is done.
@@ -33,18 +33,18 @@ take (move-dump; restore a backup first to see how long). PgBouncer's query_wait
                        /srv/shards/map.ini; this machine and the poolers must see the same directory, and you need
                        the right to write in it, since a new file replaces the old one
   --data DIR           split: the new cluster's data directory; it must not exist, or be an empty directory (no mount point)
-  --options OPTIONS    split: more for the new server's command line, such as '-c config_file=...'
+  --options OPTIONS    split: more options for the new server's command line, such as '-c config_file=...'
   --patience SECONDS   how long the pause waits for open transactions in each database, at each PgBouncer (5)
   --yes                go on without a question
 
 HOST may be the directory of a socket. The user is PGUSER, a superuser of both clusters and one of PgBouncer's
-admin_users; passwords come from ~/.pgpass (move-logical: also from that of the target's server). Where pg_hba.conf or
-~/.pgpass name databases, NAME_moved and NAME_coming must be let in, too. The programs pg_dump, pg_ctl, ... are those
-on the PATH, of the newer of the two versions.
+admin_users; passwords come from ~/.pgpass (move-logical: the server at --to reads its own ~/.pgpass, too). Where
+pg_hba.conf or ~/.pgpass name databases, add NAME_moved and NAME_coming. The programs pg_dump, pg_ctl, ... are taken
+from the PATH and must be of the newer of the two versions.
 
 One move runs at a time: FILE.lock is locked meanwhile. Killed, or stopped by an error? Run the same command again: it
-goes on with the step that it named last. The old homes are renamed to NAME_moved and closed. Drop them when you have
-seen that all is well.
+skips the work that is done. The old homes are renamed to NAME_moved and closed. Drop them when you have seen that all
+is well.
 HELP
 }
 
@@ -127,7 +127,7 @@ esac
 case $COMMAND in split) PROGRAMS=(pg_basebackup pg_ctl pg_isready) ;; *) PROGRAMS=(pg_dump pg_restore) ;; esac
 NUMBER=0 STEP='' CLIENTS_WAIT='' REPORTER=''
 
-# Says what the next step does, and waits for a yes. Nobody is asked while clients wait.
+# Prints what the next step does, and waits for a yes, unless --yes is given or clients wait.
 step() {
     local answer=''
     STEP=${STEPS[NUMBER]} NUMBER=$((NUMBER + 1))
@@ -192,7 +192,7 @@ is_true() {
 }
 has() { is_true "$1" postgres "SELECT EXISTS (SELECT FROM pg_database WHERE datname = '$2')"; }
 size() { ask "$1" postgres "SELECT pg_size_pretty(pg_database_size('$2'))"; }
-# Runs a part of a pipeline without the lock, since the part outlives a killed script.
+# Runs a part of a pipeline without the lock, since the part may outlive a killed script.
 apart() { exec 9>&- && "$@"; }
 program() { "$1" -w -h "${2%:*}" -p "${2##*:}" "${@:3}" 9>&-; }
 admin() {
@@ -221,7 +221,7 @@ end_sessions() { ask "$1" postgres "SELECT pg_terminate_backend(pid) FROM pg_sta
 allow() { ask "$1" postgres "ALTER DATABASE \"$2\" ALLOW_CONNECTIONS $3"; }
 prepared() { ask "$1" postgres "SELECT string_agg(gid, ' ') FROM pg_prepared_xacts WHERE database IN ($2)"; }
 
-# Closes this home to clients, also to one that is connected: no new connections, sessions ended, another name.
+# Closes a home to all clients: refuses new connections, ends the sessions, and renames the database.
 fence() { # name
     local open
     allow "$FROM" "$1" false
@@ -257,13 +257,13 @@ check() {
     [ -z "$found" ] || die "$found is left at $FROM from an earlier move" "Look at it, and drop it there: DROP DATABASE \"$found\""
     found=$(prepared "$FROM" "$LIST") || exit 2
     [ -z "$found" ] || die "prepared transactions are open: $found" "COMMIT PREPARED or ROLLBACK PREPARED them."
-    # In a copy of the cluster, subscriptions would consume changes that the originals then miss.
+    # In a copy of the cluster, enabled subscriptions would consume changes that the originals then miss.
     found=$(ask "$FROM" postgres "SELECT string_agg(subname || ' in ' || datname, ', ') FROM pg_subscription JOIN pg_database d ON d.oid = subdbid
         WHERE subenabled AND ('$COMMAND' = 'split' OR datname IN ($LIST))") || exit 2
     [ -z "$found" ] || die "subscriptions are enabled: $found" "ALTER SUBSCRIPTION ... DISABLE them; docs/how-to/shards.md says what follows the move."
 }
 
-# A server checks pg_hba.conf first. So if its errors in `$2` say only that there is no such database, it let us in.
+# A server checks pg_hba.conf first. So if the error in `$2` is that there is no such database, the server let us in.
 let_in() { # what must be let in, and where
     # Only the last line of `$2` counts: earlier ones may be about another try of the connection, such as with SSL.
     if tail -n 1 <<<"${2//"$NAME"/}" | grep -qE 'pg_hba|fe_sendauth|authentication failed'; then die "$1 must be let in, too" "$2"; fi
@@ -560,7 +560,7 @@ carry() {
     end_report
 }
 
-# Three steps that move-dump and move-logical share.
+# The three steps before the last one, the same in move-dump and move-logical.
 switch() {
     step "close ${NAME}_moved for good, and rename ${NAME}_coming at $TO to $NAME."
     arrive
@@ -623,7 +623,7 @@ connection() { echo "host=''${FROM%:*}'' port=${FROM##*:} user=''${PGUSER:-$(id 
 
 subscribe() {
     if is_subscribed; then
-        # A run that stopped at the fence has disabled the subscription.
+        # A run that stopped at the fence may have disabled the subscription.
         ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
         return
     fi
@@ -660,7 +660,7 @@ has_confirmed() {
     echo "$behind bytes"
     [ "$behind" -le 0 ]
 }
-# A table that is new at the source is copied, too; one that the twin lacks is an error.
+# Also copies tables that were created meanwhile in both databases; a table that the twin lacks is an error.
 copy_tables() {
     ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION REFRESH PUBLICATION"
     until_true "copied" is_copied

@@ -29,7 +29,7 @@ const LARGEST_TAKE: usize = 10_000;
 
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// Finishes abandoned requests; made by [`Scope::completer`].
+/// A worker that finishes abandoned requests; made by [`Scope::completer`].
 #[derive(Debug)]
 #[must_use = "a completer does nothing until `run` is called"]
 pub struct Completer<E = Pool> {
@@ -41,12 +41,12 @@ pub struct Completer<E = Pool> {
 impl Scope {
     /// Prepares to finish this scope's abandoned requests, 4 at a time, with polls at most 5 s apart and 25 s of
     /// grace. Set [`keep_request`](crate::ScopeOptions::keep_request) on the scope, or the handler gets keys without
-    /// requests. The completer takes a pool: its heartbeats need connections beside its other calls.
+    /// requests. The completer takes a pool, because its heartbeats run beside its other calls.
     pub fn completer<E: Autocommit + Clone>(&self, pool: &E) -> Completer<E> {
         self.completer_in(vec![(None, pool)])
     }
 
-    /// A completer over all shards: 4 requests at a time in all together. [`Abandoned::shard`] is a request's shard.
+    /// A completer over all shards: 4 requests at a time in all shards together; see [`Abandoned::shard`].
     pub fn completer_over<E: Autocommit + Clone>(&self, shards: &Shards<E>) -> Completer<E> {
         self.completer_in(shards.places())
     }
@@ -75,11 +75,11 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ///   requests go on meanwhile.
     /// - When the [lease](Self::lease) is lost, the handler is stopped ([`Completion::LeaseLost`]).
     /// - A client that retries meanwhile gets `in_progress`, and later the answer as a replay.
-    /// - When `shutdown` completes, running requests may go on for the [`grace`](Self::grace) time; then
-    ///   they are stopped and released, due at once.
+    /// - When `shutdown` completes, running handlers may go on for the [`grace`](Self::grace) time; then they are
+    ///   stopped and their keys released, due at once.
     ///
     /// The completer waits for a database that is unreachable or overloaded. A handler that never ends keeps its slot
-    /// and its lease for the scope's `max_lease_life`: give its waits a timeout.
+    /// and its lease for the scope's `max_lease_life`: set timeouts in the handler.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -92,7 +92,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     /// let request = Json::of(&serde_json::json!({"amount": 100}))?;
     /// let claim = scope.key("k-1").claim(&pool, &ClaimOptions::new().request(request)).await?;
     /// # let Claim::Claimed(lease) = claim else { panic!() };
-    /// // ... the process dies, or gives the key back, and the client never asks again ...
+    /// // ... the process dies, or releases the key, and the client never retries ...
     /// # lease.release(&pool, None, None).await?;
     ///
     /// let shutdown = tokio::time::sleep(Duration::from_millis(300)); // in real life: SIGTERM
@@ -113,7 +113,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ///
     /// # Errors
     /// A final error of a take: `42501`, `22023` for a bad lease, a closed pool; of the first take also any other
-    /// refusal, such as `25006` on a standby. Before this returns, running requests are finished or released.
+    /// refusal, such as `25006` on a standby. Before this returns, all running handlers have ended or been stopped.
     pub async fn run<H: Complete>(
         self,
         shutdown: impl Future<Output = ()>,

@@ -1,6 +1,6 @@
 //! Owns one abandoned request from its take to its end.
 //!
-//! Invariant: a taken key is finished, parked or released, or its lease expires; then `Complete::ended` is called once.
+//! Invariant: a taken key is finished, parked or released, or its lease expires. `Complete::ended` is called once.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Completion {
                 Outcome::Aborted(_) => Self::Aborted,
                 Outcome::Released { error, retry_after } => Self::Released { error, retry_after },
                 Outcome::Parked { attempt } => Self::Parked { attempt },
-                // `LeaseLost`. The remaining outcomes are answers of a claim, not ends of an attempt.
+                // `LeaseLost`: no attempt ends in one of the remaining outcomes.
                 _ => Self::LeaseLost,
             },
             Err(error) => Self::Unsettled(error),

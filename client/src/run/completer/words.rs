@@ -53,7 +53,7 @@ pub enum Completion {
     },
     /// Another holder has the lease, or the lease could not be kept alive; the handler was stopped.
     LeaseLost,
-    /// The attempt's last write failed; the key is taken again after its lease has expired, unless the end was stored.
+    /// The attempt's last write failed. Unless the write was committed, the key is taken again after the lease expired.
     Unsettled(Error),
 }
 

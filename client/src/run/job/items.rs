@@ -1,7 +1,7 @@
 //! Owns the work under a lease: item after item, each saved under the fence, and the end of the job.
 //!
-//! Invariant: an item's writes commit only together with an extension of the lease that did not
-//! answer `cancelling`. An item is discarded only if it is certainly not saved.
+//! Invariant: an item's writes commit only together with an extension of the lease that did not answer `cancelling`. An
+//! item is discarded only if it is certainly not saved.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) struct Items<'a, P, J: Job> {
     pub(super) job: &'a mut J,
     /// The item whose work may be discarded.
     pub(super) at_hand: &'a mut Option<J::Item>,
-    /// The outcome of the last commit, stored before the commit is sent.
+    /// The job's outcome if its last commit succeeds; set before that commit is sent.
     pub(super) finishing: &'a mut Option<JobOutcome>,
 }
 

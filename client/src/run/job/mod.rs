@@ -1,7 +1,7 @@
-//! Owns the interface of a job: the work on each item, and the deletion of its artifacts.
+//! Owns the interface of a job: the work on each item, and the deletion of artifacts.
 //!
-//! Invariant: the caller writes only these methods. The runner ([`JobRunner`]) decides when each
-//! runs and in which transaction, and handles a lost lease and a cancellation.
+//! Invariant: the caller writes only the methods of [`Job`]. The runner ([`JobRunner`]) decides when each method runs
+//! and in which transaction, and handles a lost lease and a cancellation.
 
 mod items;
 mod outcome;
@@ -27,9 +27,9 @@ pub use runner::JobRunner;
 /// 4. When there is no next item, [`result`](Job::result) gives values for columns of the row (not id, status, version,
 ///    cancel flag); then [`finish`](Job::finish) makes the job's last writes in the transaction that ends the action.
 ///
-/// Insert an item's row, with the name of its artifact, before the work on it; otherwise the artifact of a worker that
-/// died is orphaned. Attempts that use the same name would delete each other's artifacts. So store the name of
-/// a directory in the row, and use the token ([`Action::token`]) as the artifact's name in that directory.
+/// Before the work on an item, insert the item's row with the name of a directory; otherwise the artifacts of a worker
+/// that died are orphaned. In that directory use the token ([`Action::token`]) as the artifact's name, because attempts
+/// that use the same name would delete each other's artifacts.
 ///
 /// Implement the methods as `async fn`.
 pub trait Job: Send + Sync {
@@ -39,8 +39,8 @@ pub trait Job: Send + Sync {
     type Made: Send + Sync;
 
     /// Finds an item that is not done yet; `None` if all items are done. Called first, after each item, and again after
-    /// the database failed, because only the database knows the items that are done. The transaction commits before the
-    /// work begins: make no foreign call in it.
+    /// a lost race or connection, because only the database shows which items are done. The transaction commits before
+    /// the work begins: make no foreign call in it.
     fn next(
         &mut self,
         transaction: &OpenTransaction,
@@ -64,7 +64,7 @@ pub trait Job: Send + Sync {
         made: &Self::Made,
     ) -> impl Future<Output = Result<(), JobFailure>> + Send;
 
-    /// Returns other columns of the job's row, to be set when the job is finished: a JSON object.
+    /// Returns values for columns of the job's row, to be set when the job is finished: a JSON object.
     fn result(&mut self) -> impl Future<Output = Result<Option<Json>, JobFailure>> + Send {
         async { Ok(None) }
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::{Cancelled, Error};
 
-/// How a part of a job, or the work of an action, failed. An item that fails for good is no failure of the job: record
+/// The failure of a part of a job, or of an action's work. An item that fails for good is no failure of the job: record
 /// it in [`Job::save`](super::Job::save).
 #[derive(Debug)]
 pub enum JobFailure {
     /// The row is released, with this reason; the next claim goes on with the remaining items.
     Release(String),
     /// A call failed; `?` makes this. After a lost race or connection the runner tries again from the last commit. A
-    /// lost lease ends the run; any other error releases the row and is returned.
+    /// lost lease ends the run. Any other error, or that of the last try, is returned after the row is released.
     Error(Error),
 }
 
@@ -23,9 +23,9 @@ impl JobFailure {
     }
 }
 
-/// `?` makes this from an error of the database; from any other error, `.map_err(Error::other)?` does. `?` does not
-/// convert a [`Failure`](crate::Failure), because its outcome may be unknown: use [`JobFailure::release`] if the other
-/// side drops duplicates.
+/// `?` converts an error of the database or of JSON; for any other error write `.map_err(Error::other)?`. `?` does not
+/// convert a [`Failure`](crate::Failure), because a foreign call's outcome may be unknown: use [`JobFailure::release`]
+/// if the other side drops duplicates.
 impl<X: Into<Error>> From<X> for JobFailure {
     fn from(error: X) -> Self {
         Self::Error(error.into())
@@ -56,7 +56,7 @@ pub enum JobOutcome {
     },
     /// There is no such row.
     NotFound,
-    /// The step declares no claim state for this requester, so the job is not run as an action.
+    /// The step declares no claim state for this requester, so the job was not run.
     Unclaimed,
     /// The job asked for its release, or was told to stop; the next claim goes on with the remaining items.
     Released {

@@ -1,4 +1,4 @@
-//! Owns running a cancellable job: the claim, the items, and then the finish, a release or a teardown.
+//! Runs a cancellable job: the claim, the items, and then the finish, a release or a teardown.
 //!
 //! Invariant: whatever the job and the network do, the next claim or a teardown can go on from the row's state. The
 //! runner may be dropped at any await: then the lease expires and a sweep reverts the row.
@@ -16,10 +16,10 @@ use super::items::{End, Items};
 use super::{Job, JobFailure, JobOutcome};
 use crate::{Action, ActionClaim, ActionOptions, Begin, Error, Kind, MachineRow};
 
-/// Before an item the runner asks whether the job is being cancelled, unless the server answered within this time.
+/// The default of [`JobRunner::check_every`].
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs one row's job as the action of a step; made by [`MachineRow::job`].
+/// The runner of one row's job, as the action of a step; made by [`MachineRow::job`].
 #[derive(Debug)]
 #[must_use = "a runner does nothing until `run` is called"]
 pub struct JobRunner<'p, P = Pool> {
@@ -32,8 +32,8 @@ pub struct JobRunner<'p, P = Pool> {
 }
 
 impl MachineRow {
-    /// Prepares to run this row's job as the action of a step. The runner takes a pool: it opens the
-    /// items' transactions, and its heartbeat needs a connection beside them.
+    /// Prepares to run this row's job as the action of a step. The runner takes a pool: it opens the items'
+    /// transactions, and its heartbeat may use another connection.
     pub fn job<'p, P: Begin>(&self, pool: &'p P, step_key: &str) -> JobRunner<'p, P> {
         JobRunner {
             pool,
@@ -55,9 +55,9 @@ impl<P: Begin> JobRunner<'_, P> {
         self
     }
 
-    /// Before an item begins, the runner asks whether the job is being cancelled, unless the server
-    /// has answered within this time (default 1 s; zero: before each item). The work on an item that
-    /// has begun is finished; then the transaction of [`Job::save`] asks again.
+    /// Before an item, the runner asks whether the job is being cancelled, unless it claimed or extended the lease
+    /// within this time (default 1 s; zero: each time). An item that has begun is worked on to its end; then the
+    /// transaction of [`Job::save`] asks again.
     pub fn check_every(mut self, time: Duration) -> Self {
         self.check_every = time;
         self
@@ -69,13 +69,13 @@ impl<P: Begin> JobRunner<'_, P> {
     /// - When the [lease](Self::lease) is lost, the work is dropped and [`Job::discard`] deletes the artifacts of the
     ///   present item ([`JobOutcome::LeaseLost`]).
     /// - When the job is being cancelled, the open transaction is rolled back, the row released and torn down with
-    ///   [`Job::clean`] ([`JobOutcome::Cancelled`]). A teardown that fails is an error; the row is then listed by
-    ///   [`Machine::cancel_pending`](crate::Machine::cancel_pending).
-    /// - When the job fails, the row is released: the next claim goes on with the remaining items. A panic of the job's
-    ///   methods also releases the row; then the panic is resumed.
+    ///   [`Job::clean`] ([`JobOutcome::Cancelled`]). If the teardown fails, its error is returned, and
+    ///   [`Machine::cancel_pending`](crate::Machine::cancel_pending) lists the row.
+    /// - When the job fails, the row is released: the next claim goes on with the remaining items. A panic of any
+    ///   method but [`Job::discard`] also releases the row; then the panic is resumed.
     ///
-    /// The job's methods run in the same task as the heartbeat: a method that blocks its thread for longer than the
-    /// lease loses the lease. Dropping this future stops the job; a sweep reverts the row after the lease has expired.
+    /// The job's methods run in the same task as the heartbeat: a method that blocks its thread for longer than two
+    /// thirds of the lease may lose it. If this future is dropped, a sweep reverts the row after the lease has expired.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -118,15 +118,15 @@ impl<P: Begin> JobRunner<'_, P> {
     /// ```
     ///
     /// # Errors
-    /// Any error of a database that cannot be reached, refuses, or fails for good;
-    /// [`Error::Other`] if the job was being cancelled and its artifacts could not be deleted.
+    /// Any error of the job, or of a database that refuses a call or cannot be reached; [`Error::Other`] if the job was
+    /// being cancelled and its artifacts could not be deleted.
     pub async fn run<J: Job>(self, job: &mut J) -> Result<JobOutcome, Error> {
         self.run_until(pending(), job).await
     }
 
-    /// [`JobRunner::run`], but the job is stopped when `stop` completes: [`Job::discard`] deletes the artifacts of
-    /// the present item, and the row is released ([`JobOutcome::Released`]). Any future is a stop signal, such
-    /// as a `CancellationToken`'s `cancelled_owned()`.
+    /// [`JobRunner::run`], but the job is stopped when `stop` completes: [`Job::discard`] deletes the artifacts of the
+    /// present item, and the row is released ([`JobOutcome::Released`]). Any future is a stop signal, such as a
+    /// `CancellationToken`'s `cancelled_owned()`.
     ///
     /// # Errors
     /// As [`JobRunner::run`].
@@ -171,7 +171,6 @@ impl<P: Begin> JobRunner<'_, P> {
             () = stop => End::Stopped,
         };
         if let (End::LeaseLost | End::Stopped, Some(item)) = (&end, &at_hand) {
-            // Another holder may have the row: only this attempt's artifacts are deleted.
             job.discard(action, item).await;
             at_hand = None;
         }

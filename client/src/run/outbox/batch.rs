@@ -1,6 +1,6 @@
 //! Owns one batch from its take to its end: its handlers, its heartbeat, its acks and nacks.
 //!
-//! Invariant: all handlers of the batch are stopped at the time up to which the batch's lease is known to be alive.
+//! Invariant: no handler of the batch runs after the time up to which the batch's lease is known to be alive.
 
 use std::pin::pin;
 use std::sync::Arc;

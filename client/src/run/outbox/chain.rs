@@ -1,4 +1,4 @@
-//! Owns the order of a batch: chains of events that are handled one after another.
+//! Owns the order of a batch: the events of one order key are a chain, and are handled one after another.
 //!
 //! Invariant: no event begins before the previous event of its order key is done, or after the worker was told to stop.
 //! Unless the lease is lost, each event of a chain is in exactly one [`Verdict`]; the verdict of an event that failed

@@ -14,7 +14,7 @@ pub struct Delivered {
     /// Events that were released, with no attempt counted: the worker was told to stop, the handler deferred the
     /// event, the `dead` callback failed, or an earlier event of the order key was not delivered.
     pub released: u64,
-    /// Events of batches whose lease was lost; they are delivered again.
+    /// Events that were neither acked nor nacked, such as after the batch's lease was lost; they are delivered again.
     pub lost: u64,
 }
 

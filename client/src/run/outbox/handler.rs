@@ -14,7 +14,7 @@ pub trait Deliver: Send + Sync + 'static {
     /// [`delivery_key`](Event::delivery_key) as the `Idempotency-Key`, or ack the event in the transaction of your
     /// writes ([`Subscriber::ack`](crate::Subscriber::ack)).
     ///
-    /// The future is dropped when the lease of its batch is lost, or when it is not done at the end of
+    /// The future is dropped when the lease of the event's batch is lost, or when the handler is not done at the end of
     /// the worker's grace time.
     fn deliver(&self, event: &Event) -> impl Future<Output = Result<Acked, Undelivered>> + Send;
 
@@ -23,7 +23,7 @@ pub trait Deliver: Send + Sync + 'static {
     ///
     /// The callback's writes commit together with the event's death. If the callback fails or panics, nothing is
     /// committed; the event is released and delivered again after 30 s. After a lost race or connection the callback
-    /// runs again, so it must have no effect outside the database. Meanwhile the worker acks no event of the batch.
+    /// runs again, so it must have no effect outside the database. A running callback delays the batch's acks.
     fn dead(
         &self,
         transaction: &OpenTransaction,
@@ -34,8 +34,8 @@ pub trait Deliver: Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// Called when the lease of a batch was lost and this many of its events are neither acked nor nacked. They are
-    /// delivered again. Use this call to count and to alert; a `WARN` line is logged, too.
+    /// Called when a batch ends with this many events neither acked nor nacked, mostly because its lease was lost. The
+    /// events are delivered again. Use this call to count and to alert; a `WARN` line is logged, too.
     fn lost(&self, events: u64) {
         let _ = events;
     }
@@ -52,12 +52,12 @@ where
     }
 }
 
-/// Why an event was not delivered, which decides what happens to it.
+/// The reason why an event was not delivered, which decides what happens to the event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undelivered {
     /// The event is retried, until the subscriber's `max_attempts` are used up.
     Retry {
-        /// The kind of the failure, by which the metrics count: `timeout`, `refused`. (`released`, `never` and
+        /// The kind of the failure, by which the metrics count, such as `timeout`. (`released`, `never` and
         /// `expired` have other meanings: a failure with one of these kinds, or an empty kind, counts as `error`.)
         kind: String,
         /// What went wrong.
@@ -81,7 +81,7 @@ pub enum Undelivered {
 }
 
 impl Undelivered {
-    /// Worth another attempt, with the subscriber's backoff.
+    /// A failure that is worth another attempt, with the subscriber's backoff.
     pub fn retry(kind: impl Into<String>, error: impl Display) -> Self {
         Self::Retry {
             kind: kind.into(),
@@ -90,7 +90,7 @@ impl Undelivered {
         }
     }
 
-    /// Worth another attempt after this time.
+    /// A failure that is worth another attempt after this time.
     pub fn retry_after(kind: impl Into<String>, error: impl Display, after: Duration) -> Self {
         Self::Retry {
             kind: kind.into(),
@@ -99,7 +99,7 @@ impl Undelivered {
         }
     }
 
-    /// Not possible now, but no failure: it is delivered again after this time.
+    /// No failure: the event cannot be delivered now, and is delivered again after this time.
     pub fn later(reason: impl Display, after: Duration) -> Self {
         Self::Later {
             reason: reason.to_string(),
@@ -107,7 +107,7 @@ impl Undelivered {
         }
     }
 
-    /// Not worth another attempt.
+    /// A failure that is not worth another attempt.
     pub fn never(error: impl Display) -> Self {
         Self::Never {
             error: error.to_string(),
@@ -125,8 +125,8 @@ impl Display for Undelivered {
     }
 }
 
-/// The failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)). If the call was refused, or its
-/// outcome is unknown, the event is dead: it is not retried until a person redrives it.
+/// Converts the failure of a foreign call ([`Backoff::foreign`](crate::Backoff::foreign)). If the call was refused, or
+/// its outcome is unknown, the event is dead: it is not retried until a person redrives it.
 impl From<Failure> for Undelivered {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -141,8 +141,8 @@ impl From<Failure> for Undelivered {
     }
 }
 
-/// `?` makes this from a failed call of the handler: worth another attempt. Its kind is `json` for a document that
-/// could not be read, `error` for an [`Error::other`], `database` otherwise. An event whose payload cannot be read is
+/// `?` makes this from an error in the handler: the event is retried. The kind is `json` for a document that could not
+/// be read or written, `error` for an [`Error::other`], `database` otherwise. An event whose payload cannot be read is
 /// retried, as the next version of the handler may be able to read it. To make such an event dead at once, write
 /// `event.payload.parse().map_err(Undelivered::never)?`.
 impl<X: Into<Error>> From<X> for Undelivered {

@@ -1,8 +1,8 @@
 //! Owns the outbox worker: it takes batch after batch and gives each event to the handler, until it is told to stop.
 //!
-//! Invariant: an event is acked only after its handler has succeeded, and every event that is neither acked nor dead is
-//! delivered again. A worker takes more events of a shard only when no event of that shard waits for a free handler, so
-//! that other workers can get them.
+//! Invariant: the worker acks an event only after its handler has succeeded, and every event that is neither acked nor
+//! dead is delivered again. A worker takes more events of a shard only when no event of that shard waits for a free
+//! handler, so that other workers can take them.
 
 mod batch;
 mod chain;
@@ -36,7 +36,7 @@ const LARGEST_BATCH: i32 = 10_000;
 const POLL_EVERY: Duration = Duration::from_secs(1);
 const POLL_SHARDS_EVERY: Duration = Duration::from_secs(5);
 
-/// Delivers a subscriber's events; made by [`Subscriber::worker`].
+/// A worker that delivers a subscriber's events; made by [`Subscriber::worker`].
 #[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is called"]
 pub struct OutboxWorker<P = Pool> {
@@ -47,9 +47,9 @@ pub struct OutboxWorker<P = Pool> {
 }
 
 impl Subscriber {
-    /// Prepares to deliver this subscriber's events, with 8 handlers at a time, polls at most 1 s apart and 25 s
-    /// of grace. A lease is at most the subscriber's `max_lease_life`, which is read when the worker starts. The worker
-    /// takes a pool: its heartbeats need connections beside its other calls.
+    /// Prepares to deliver this subscriber's events, with 8 handlers at a time, polls at most 1 s apart and 25 s of
+    /// grace. A lease is at most the subscriber's `max_lease_life`, which is read when the worker starts. The worker
+    /// takes a pool, because its heartbeats run beside its other calls.
     pub fn worker<P: Begin>(&self, pool: &P) -> OutboxWorker<P> {
         self.worker_in(vec![(None, pool)], POLL_EVERY)
     }
@@ -103,17 +103,17 @@ impl<P: Begin> OutboxWorker<P> {
 
     /// Takes and delivers until `shutdown` completes.
     ///
-    /// - Each event goes to `handler` with its [`delivery_key`](crate::Event::delivery_key). A delivered
-    ///   event is acked at once. A failed event is retried with the subscriber's backoff, and the later
-    ///   events of its order key wait for it. A handler that panics has failed. A handler that never ends keeps
-    ///   its slot and its lease for the subscriber's `max_lease_life`: give its waits a timeout.
+    /// - Each event goes to `handler` with its [`delivery_key`](crate::Event::delivery_key). A delivered event is acked
+    ///   at once. A failed event is retried with the subscriber's backoff, and the later events of its order key wait
+    ///   for it. A handler that panics has failed. A handler that never ends keeps its slot and its batch's lease for
+    ///   the subscriber's `max_lease_life`: set timeouts in the handler.
     /// - Events of one order key are handled one after another, other events at the same time, up to
     ///   [`concurrency`](Self::concurrency).
     /// - When a failure makes an event dead, [`Deliver::dead`] runs in the transaction that records the death.
     /// - When the [lease](Self::lease) of a batch is lost, the handlers of that batch are stopped, [`Deliver::lost`] is
     ///   called, and the worker goes on with other batches.
-    /// - When `shutdown` completes, events that have not begun are released at once, and running
-    ///   handlers may go on for the [`grace`](Self::grace) time.
+    /// - When `shutdown` completes, events whose handler has not begun are released at once, and running handlers may
+    ///   go on for the [`grace`](Self::grace) time.
     ///
     /// The worker waits for a database that is unreachable or overloaded.
     ///
@@ -143,8 +143,8 @@ impl<P: Begin> OutboxWorker<P> {
     /// ```
     ///
     /// # Errors
-    /// A final error of a take: `42704`, `42501`, `22023`, a closed pool; of the first take also any other refusal, as
-    /// `25006` on a standby. Before this returns, the worker finishes or releases the events that it holds.
+    /// A final error of a take: `42704`, `42501`, `22023`, a closed pool; of the first take also any other refusal,
+    /// such as `25006` on a standby. Before this returns, the worker finishes or releases the events that it holds.
     pub async fn run<H: Deliver>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -188,7 +188,6 @@ impl<P: Begin> OutboxWorker<P> {
             let (begun, mut waiting) = mpsc::channel(1);
             let batch = deliver(Arc::clone(shared), batch, since, slot, begun);
             batches.begin(batch.instrument(span_of(shared.shard)));
-            // The next take waits until every chain of this batch has a handler.
             intake.unless_told(waiting.recv()).await;
         }
     }

@@ -91,7 +91,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
                 Verdict::Released(event_ids) => released.extend(event_ids),
             }
         }
-        // Acks first: an acked event may come before a failed event of its order key.
+        // Acks first: a done event is acked before a later event of its order key is nacked.
         self.ack(&done).await?;
         for (event, failure, behind) in failed {
             match self.fail(&event, &failure).await? {
@@ -220,7 +220,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         }
         *told = Some(nacked);
         let commit = backoff.in_time(transaction.end()).await;
-        // If the server refuses the commit, as for a deferred constraint, the callback's writes are the cause.
+        // If the server refuses the commit (a deferred constraint), the callback's writes are the cause.
         commit.map_err(|error| match error.kind() {
             Kind::Unavailable => Stopped::Commit(error),
             _ => Stopped::Callback(error),
@@ -228,7 +228,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         Ok(nacked)
     }
 
-    /// Releases an event whose callback failed, so that it does not die yet.
+    /// Releases an event whose callback failed, so that the event does not die yet.
     async fn defer(&mut self, event: &Event, error: &str) -> Result<bool, Error> {
         let (subscriber, event_id) = (self.batch.subscriber(), event.event_id);
         tracing::error!(

@@ -74,7 +74,6 @@ impl With {
     }
 }
 
-/// Makes one call of the table.
 pub async fn make(
     session: &Session,
     call: &str,

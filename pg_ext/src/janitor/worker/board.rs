@@ -1,7 +1,7 @@
 //! Shared memory between the launcher, its workers and `doctor()`.
 //!
 //! Each running worker has a slot of its own. The launcher writes the slot before it starts the worker, and reads it
-//! after the worker's end. A worker that cannot connect, or is killed, stores no answer.
+//! after the worker's end. A worker that cannot connect, or does not finish its pass, stores no answer.
 
 use crate::counters;
 use crate::settings::MOST_WORKERS;
@@ -119,7 +119,6 @@ pub fn register() {
     );
 }
 
-/// The slot of this number; None: there is no such slot.
 pub fn slot(number: usize) -> Option<&'static PassSlot> {
     BOARD.get().slots.get(number)
 }
@@ -129,7 +128,7 @@ pub fn note_late(now: i64) {
     BOARD.get().late_at.store(now, Relaxed);
 }
 
-/// When a database last waited too long for a worker; i64::MIN: never since the server's start.
+/// When a database last waited too long for a worker; i64::MIN: never since the server's start, or not preloaded.
 pub fn late_at() -> i64 {
     match counters::is_preloaded() {
         true => BOARD.get().late_at.load(Relaxed),

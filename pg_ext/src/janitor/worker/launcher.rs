@@ -1,7 +1,8 @@
 //! The launcher: starts a worker for each database that is due, at most once.janitor_workers at a time, the longest
 //! waiting database first.
 //!
-//! The databases are checked after each nap, which a signal or a worker's end cuts short. A missing one is logged once.
+//! After each nap, which a signal or a worker's end cuts short, the databases are checked. The launcher logs a missing
+//! database once.
 
 use super::board::{self, PassSlot, SLOTS};
 use super::process::WorkerProcess;
@@ -22,7 +23,6 @@ const LATE: Duration = Duration::from_secs(1);
 struct RunningWorker {
     name: Vec<u8>,
     database: Oid,
-    /// Its slot on the board.
     slot: usize,
     process: WorkerProcess,
 }
@@ -66,7 +66,7 @@ impl Launcher {
                 Ok(present) => present,
                 Err(error) => {
                     let problem = format!("pg_once launcher: {}", error.message);
-                    raise::warn(problem, "It tries again.");
+                    raise::warn(problem, "The launcher tries again after a second.");
                     return Some(SOON);
                 }
             },
@@ -120,7 +120,6 @@ impl Launcher {
         }
     }
 
-    /// Records the answers of ended workers.
     fn take_answers(&mut self, now: Instant) {
         for worker in self
             .running
@@ -182,7 +181,6 @@ impl Launcher {
     }
 }
 
-/// A slot that no worker has.
 fn free_slot(running: &[RunningWorker]) -> Option<(usize, &'static PassSlot)> {
     let is_free = |number: &usize| running.iter().all(|worker| worker.slot != *number);
     let number = (0..SLOTS).find(is_free)?;

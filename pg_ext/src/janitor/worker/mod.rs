@@ -52,14 +52,12 @@ pub fn register() {
     }
 }
 
-/// The main function of the launcher's process.
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn pg_once_launcher(_none: Datum) {
     launcher::main();
 }
 
-/// The main function of a worker's process.
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn pg_once_worker(argument: Datum) {

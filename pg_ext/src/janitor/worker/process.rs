@@ -53,7 +53,6 @@ impl WorkerProcess {
         )
     }
 
-    /// Asks the worker to end.
     pub fn stop(&self) {
         // SAFETY: the handle of a started worker.
         unsafe { pg_sys::TerminateBackgroundWorker(self.handle) };

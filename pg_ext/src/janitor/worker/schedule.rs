@@ -1,10 +1,10 @@
 //! When a database is due for its next pass.
 //!
 //! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written to it since then, a
-//! row has become due by the clock, or the server has no counts of its changed rows. Otherwise the database is idle,
-//! and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once; if it
-//! failed, `delay_after` its end. Somebody has written if the server's counts of changed rows differ from those before
-//! the last pass. So a pass that writes is followed by another pass, which usually writes nothing.
+//! row has become due by the clock, a task failed, or the server has no counts of changed rows. Otherwise the database
+//! is idle, and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once;
+//! if it failed, as soon as `delay_after` has passed since its end. Somebody has written if the server's counts of
+//! changed rows differ from those before the last pass. So a pass that writes is followed by another pass.
 //!
 //! A session reports its counts at most ten seconds after its transaction ends. A session that reports later (a
 //! procedure that commits in a loop) or never (its own track_counts is off) can delay a pass up to the longest pause.
@@ -40,17 +40,16 @@ enum LastPass {
     Never,
     More,
     NothingBefore(i64),
-    /// The pass did not end; how many times in a row.
+    /// The pass stored no answer; the number of such passes in a row.
     Failed(u32),
 }
 
-/// The schedule of a listed database.
 pub struct Schedule {
     pub oid: Oid,
     last: LastPass,
     /// Begin of the last pass, or the end of a failed one.
     begun: Option<Instant>,
-    /// Begin of the last pass in which every task had its turn.
+    /// Begin of the last pass that was to skip no task.
     complete: Option<Instant>,
     /// The counts from before the last pass.
     changed: Option<RowsChanged>,
@@ -72,7 +71,6 @@ impl Schedule {
         }
     }
 
-    /// Records that the database is due, if it is.
     pub fn mark_if_due(&mut self, changed: Option<RowsChanged>, now: Instant, clock: i64) {
         if self.due_since.is_none() && self.due_at(changed, clock).is_none_or(|at| at <= now) {
             self.due_since = Some(now);
@@ -118,7 +116,7 @@ impl Schedule {
         now.saturating_duration_since(since)
     }
 
-    /// The failures for the next pass; their tasks are skipped within once.janitor_naptime of the last complete pass.
+    /// The failures for the next pass. If it begins within once.janitor_naptime of `complete`, it skips failing tasks.
     pub fn troubles_of_next_pass(&self, now: Instant) -> Troubles {
         let nap = settings::covering_naptime();
         let is_again = self.complete.is_some_and(|at| now < at + nap);
@@ -128,7 +126,6 @@ impl Schedule {
         }
     }
 
-    /// Records that a pass begins.
     pub fn begin(&mut self, changed: Option<RowsChanged>, troubles: Troubles, now: Instant) {
         if troubles.resting == 0 {
             self.complete = Some(now);
@@ -155,7 +152,6 @@ impl Schedule {
     }
 }
 
-/// The delay after this many failures in a row.
 fn delay_after(failures: u32) -> Duration {
     let doubled = failures.saturating_sub(1).min(8);
     (FIRST_DELAY * (1 << doubled)).min(LONGEST_DELAY)

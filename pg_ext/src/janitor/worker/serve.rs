@@ -1,6 +1,6 @@
 //! A worker: one pass over all tasks of one database.
 //!
-//! A task goes on while more is waiting, up to its share of the pass, so that no task waits long for another. A task
+//! A task runs batches while more is due, up to its share of the pass, so that no task waits long for another. A task
 //! that fails stops no other and rests for once.janitor_naptime. Its second failure in a row is logged; later failures
 //! are not logged until the task has succeeded. The first failure is not logged, because its cause may be a lock that
 //! is held for a moment.
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// The most rows of a batch.
 const BATCH: i32 = 1_000;
-/// How long one task may go on in a pass.
+/// After this time a task begins no further batch in the pass.
 const SHARE: Duration = Duration::from_millis(500);
 
 const AGAIN: &str = "The worker retries after once.janitor_naptime. It does not log this failure again until a retry has succeeded. See once.janitor_status() and once.doctor().";

@@ -15,7 +15,7 @@ use pg_sys::pqsignal;
 #[cfg(feature = "pg18")]
 use pg_sys::pqsignal_be as pqsignal;
 
-// The server's own handlers, by their address; they only raise flags and wake the process.
+// The server's own handlers, by their address; they only set flags and wake the process.
 unsafe extern "C-unwind" {
     fn die(signal: c_int);
     fn SignalHandlerForConfigReload(signal: c_int);
@@ -81,8 +81,8 @@ pub fn is_told_to_stop() -> bool {
     unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
 }
 
-/// Sleeps until a signal, the start or end of a worker, or the end of the time. After SIGHUP it reads the settings
-/// again. False: this process has to end.
+/// Sleeps until a signal, the start or end of a worker, or for `most`. After SIGHUP reads the settings again. False:
+/// this process has to end.
 pub fn nap(most: Option<Duration>) -> bool {
     let timeout = most.map_or(-1, |d| {
         i64::try_from(d.as_millis()).unwrap_or(i64::MAX).max(1)

@@ -38,7 +38,7 @@ pub fn next_number() -> Result<i32> {
     Ok(rows.first().map_or(0, |row| spi::number(row, 0)) as i32)
 }
 
-/// A topic as it is committed now, if it exists; 42501 unless the caller is a member of its owner.
+/// A topic as it is committed now, if it exists; 42501 for a caller without the owner's rights.
 pub fn find(name: &[u8]) -> Result<Option<Topic>> {
     match Topic::named(name) {
         Err(error) if error.kind == Kind::UndefinedObject => Ok(None),
@@ -49,7 +49,7 @@ pub fn find(name: &[u8]) -> Result<Option<Topic>> {
 /// Locks the row of an existing topic, and then checks its owner.
 pub fn existing(name: &[u8]) -> Result<Topic> {
     ensure_writable(c"topic")?;
-    // Above READ COMMITTED a missing row means that the topic was made after the snapshot.
+    // The caller has found the topic. If this statement does not see its row, the row is newer than the snapshot.
     if !locked(name)? && table::above_read_committed() {
         return Err(raced(name));
     }

@@ -142,7 +142,7 @@ pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
     }
     let series = series::current()?;
     let table = Table::to_write(SUBSCRIBERS)?;
-    // Events that this transaction has emitted count as seen.
+    // The subscriber does not get the events that this transaction has emitted before.
     let (start, _) = Seen::now()?;
     table.insert(&[
         Some(Datum::from(id)),

@@ -12,7 +12,6 @@ use crate::spi::{self, Kept};
 use crate::table;
 use pgrx::pg_sys::{Datum, INT4OID, INT8OID, JSONBOID, OIDOID};
 
-/// The most lanes that a topic can have.
 const LANES_MAX: i32 = 1_000;
 
 const SET: &std::ffi::CStr = c"

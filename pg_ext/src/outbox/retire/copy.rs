@@ -16,9 +16,9 @@ use crate::table::{self, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
-/// The number of pages in a sample of a table. (A range of the index could have the events of one topic only.)
+/// The number of pages in a sample of a table. (Pages, because a range of the index may have one topic's events only.)
 const PAGES: u64 = 64;
-/// The current segment is replaced when its first event is this old and less than half of its events are needed.
+/// The current segment is also replaced when its first event is this old and less than half of its events are needed.
 const OLD_US: i64 = 600_000_000;
 
 // $4: the number of the segment that holds the events.
@@ -44,10 +44,10 @@ const COPY: &CStr = c"
 
 static COPIED: Kept = Kept::new(COPY, &[INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID, INT4OID]);
 
-/// How much of a segment is needed, judged by a sample of its pages.
+/// How many events of a segment are needed and not copied yet, judged by a sample of its pages.
 struct Estimate {
     needed: u64,
-    /// At least half of the events are needed.
+    /// At least half of the events in the sample are needed and not copied yet.
     is_most: bool,
 }
 
@@ -145,7 +145,6 @@ fn copy(segment: usize, events: &[EventPlace]) -> Result<i64> {
     Ok(rows.first().map_or(0, |row| number(row, 0)))
 }
 
-/// The first event of the segment is old, and less than half of its events are needed.
 pub fn is_old_and_mostly_not_needed(segment: usize) -> Result<bool> {
     let home = &SEGMENTS[segment];
     let table = Table::to_read(home.table)?;

@@ -30,15 +30,15 @@ const MARK: &CStr = c"
 static OPENED: Kept = Kept::new(OPEN, &[INT4OID, INT8OID]);
 static MARKED: Kept = Kept::new(MARK, &[INT4OID, INT8OID, INT8OID]);
 
-/// The segments as they are committed now.
+/// The segments as a snapshot sees them.
 pub struct Log {
     pub current: usize,
     /// The column `opened` of the segment that was opened last.
     opened: i64,
     /// The present transaction opened the current segment; other sessions still write to the previous segment.
     pub is_opened_here: bool,
-    /// The drained_xid of each drained segment. The horizon is below it while a snapshot is left from before the commit
-    /// that marked the segment.
+    /// The drained_xid of each drained segment. The horizon is below this id while a snapshot is left from before the
+    /// commit that marked the segment.
     drained: [Option<i64>; 4],
 }
 
@@ -59,7 +59,7 @@ impl Log {
             if opened > log.opened {
                 (log.opened, log.is_opened_here) = (opened, slot.is_ours());
             }
-            // Transaction ids from before a restore mean nothing.
+            // A drained_xid from before a restore is not valid.
             if number(4) == Some(present)
                 && let Some(drained) = log.drained.get_mut(number(1).unwrap_or(0) as usize)
             {
@@ -81,7 +81,6 @@ impl Log {
         Ok(closed)
     }
 
-    /// An empty segment, if there is one.
     pub fn empty(&self) -> Result<Option<usize>> {
         for step in 1..SEGMENTS.len() {
             let segment = (self.current + step) % SEGMENTS.len();
@@ -114,7 +113,7 @@ impl Log {
         table::tell_all(&[SEGMENT])
     }
 
-    /// The segment is drained, and no snapshot is left from before the commit that marked it so.
+    /// The segment is drained, and no snapshot is left from before the commit that marked it as drained.
     pub fn is_ripe(&self, segment: usize) -> Result<bool> {
         let Some(drained) = self.drained[segment].filter(|_| segment != self.current) else {
             return Ok(false);
@@ -146,7 +145,7 @@ fn mark(segment: usize, drained_xid: Option<i64>) -> Result<()> {
     spi::query_latest(&MARKED, &args).map(drop)
 }
 
-/// Truncates a ripe segment, unless another transaction holds a lock on it.
+/// Truncates a ripe segment. Does nothing if the lock on it is not free within lock_timeout.
 pub fn truncate(segment: usize) -> Result<Swept> {
     let name = SEGMENTS[segment].table;
     let done = subxact::attempt(|| {

@@ -10,9 +10,9 @@
 //!
 //! Invariant: need.rs reads the lane, then the lane's batches, then once.retry, each time the latest committed rows. A
 //! pending event moves in the same order (from the lane into a batch, from the batch into once.retry, in one
-//! transaction each), so one of the three reads finds it. An event that is not needed is never needed again: a redrive
-//! inserts a copy from once.dead. One session at a time runs the task, and only while no subscriber is being made: a
-//! new subscriber needs events before other sessions see the subscriber.
+//! transaction each), so one of the three reads finds it. An unneeded event of a segment never becomes needed again: a
+//! redrive inserts a copy from once.dead into once.event_kept. One session at a time runs the task, and only while no
+//! subscriber is being made: a new subscriber needs events before other sessions see the subscriber.
 
 mod copy;
 mod log;
@@ -28,7 +28,7 @@ use log::Log;
 
 pub const TASK: &str = "outbox_retire";
 
-/// Copies up to `max` events, deletes up to `max` copies and `max` batches, truncates. None: another session runs it.
+/// Copies up to `max` events, deletes up to `max` copies and `max` batches, truncates, rotates. None: already running.
 pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(trylock::OUTBOX_RETIRE) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A subscriber needs each event that it has not read past, and each in its open batches or its rows of once.retry.
+//! A subscriber needs the events that it has not read past, and the events of its open batches and of its retries.
 //!
 //! [`Needs`] reads the committed state of a (topic, lane) when a caller first asks about an event there. It holds one
 //! state at a time, so callers ask in the order of topic and lane.
@@ -23,7 +23,7 @@ pub fn place(event: &Event) -> EventPlace {
     (topic, lane, event.i64(Col::EventId))
 }
 
-/// Topics, lanes and events as arrays.
+/// Topics, lanes and event ids as arrays.
 pub fn place_arrays(places: &[EventPlace]) -> [Datum; 3] {
     let ids: Vec<i64> = places.iter().map(|p| p.2).collect();
     [
@@ -113,7 +113,6 @@ impl Needs {
         Ok(false)
     }
 
-    /// The event is in once.event_kept.
     pub fn is_kept(&self, event: &Event) -> Result<bool> {
         let (topic, lane, id) = place(event);
         let keys = &mut [

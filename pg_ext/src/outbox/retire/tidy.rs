@@ -12,7 +12,7 @@ use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// A sweep reads up to this many rows for each row that it may delete.
+/// For each row that it may delete, a sweep reads about this many copies, or redelivered events of batches.
 const READ_PER_ROW: usize = 10;
 
 // A redrive that needs a copy again locks it, too (dead.rs).
@@ -135,7 +135,7 @@ pub fn kept(max: i64) -> Result<Swept> {
     })
 }
 
-/// Candidates: at most `max` copies that nobody needs, from consecutive pages, the first page chosen at random.
+/// Candidates: at most `max` copies that nobody needs, from consecutive pages, the first page chosen by the clock.
 fn unneeded(max: usize) -> Result<Vec<EventPlace>> {
     let table = Table::to_read(KEPT.table)?;
     let all = table.pages();

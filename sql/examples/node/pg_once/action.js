@@ -1,7 +1,7 @@
 // Work on one row, under a lease, by a worker that may die half-way.
 //
-// Claim and commit; do the work; finish, as the first call of the transaction of the work's writes. After a failure:
-// release. If the holder dies, the janitor reverts the row. LeaseLost: delete what you made outside the database.
+// Claim, commit, do the work; finish as the first call of the transaction of its writes, or release after a failure.
+// If the holder dies, the janitor reverts the row. LeaseLost: its hint says what to delete outside the database.
 
 import { rows } from './database.js';
 

@@ -1,4 +1,4 @@
-// Calls that are repeated until they are answered, transactions that are run again, and heartbeats.
+// Calls that are repeated if they get no answer, transactions that are run again, and heartbeats.
 //
 // pg sends unnamed statements unless a query has a name, so PgBouncer in transaction mode may be in between.
 
@@ -39,7 +39,7 @@ async function withClient(pool, work) {
   } catch (error) {
     throw error instanceof pg.DatabaseError ? translated(error) : new Unavailable(error);
   }
-  let broken; // set by the error event of a lost connection, to which nobody else listens now
+  let broken; // set by the error event of a lost connection; a client in use has no other listener
   const onError = (error) => { broken = error; };
   client.on('error', onError);
   try {
@@ -57,7 +57,7 @@ async function withClient(pool, work) {
 
 /**
  * Runs one call of pg_once, again after Conflict and Unavailable.
- * Only for calls that may be repeated: claims with a holder, and calls that present a token.
+ * With tries above 1, only for calls that may be repeated: claims with a holder, and calls that present a token.
  */
 export async function call(pool, work, tries = 8) {
   for (let failures = 1; ; failures += 1) {
@@ -73,7 +73,7 @@ export async function call(pool, work, tries = 8) {
 /**
  * Runs work in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
  * After a lost connection it raises Unavailable, since the COMMIT may have been carried out. `phase` and `lastPhase` of
- * a lease repeat the transaction then, too: a token shows a repeat. Otherwise `run` in key.js claims again.
+ * a lease then repeat the transaction: its token detects a repeat (ON006). Otherwise `run` in key.js claims again.
  */
 export async function transaction(pool, work, tries = 5, again = [Conflict]) {
   const once = async (client) => {
@@ -99,7 +99,7 @@ export async function transaction(pool, work, tries = 5, again = [Conflict]) {
   }
 }
 
-/** Extends a lease of this length whenever a third of it is over, while work runs; work's signal aborts at ON001. */
+/** While work runs, extends a lease of `seconds` every seconds / 3. ON001 aborts the signal that work gets. */
 export async function heartbeat(pool, seconds, extend, work) {
   const over = new AbortController();
   const lost = new AbortController();

@@ -5,7 +5,7 @@
 
 import pg from 'pg';
 
-/** An error of the database or its connection; the driver's error is its cause. */
+/** An error of the database or its connection; `cause` is the driver's error. */
 export class OnceError extends Error {
   constructor(cause) {
     super(cause.hint ? `${cause.message} (${cause.hint})` : cause.message, { cause });
@@ -14,7 +14,7 @@ export class OnceError extends Error {
     this.hint = cause.hint;
   }
 
-  /** Whether workers end, since waiting cannot help: a missing object, a missing right or a wrong argument. */
+  /** Whether the error ends a worker, since waiting cannot help: a missing object or right, or a wrong argument. */
   get lasting() { return /^(22|3F|42)/.test(this.sqlstate); }
 }
 

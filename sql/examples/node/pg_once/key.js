@@ -1,6 +1,6 @@
 // One logical request, one execution: claim, phases, answer.
 //
-// `run` does it all. Its argument `work` continues from lease.recoveryPoint, whichever attempt reached that, and
+// `run` does all of it. Its argument `work` continues from lease.recoveryPoint, whichever attempt reached it, and
 // stores the answer itself, by lease.complete or lease.abort in the transaction of its last writes.
 // Invariant: wherever a process dies, the next claim of the key continues correctly.
 
@@ -60,7 +60,7 @@ export class Lease {
   }
 
   /**
-   * One transaction: moves the recovery point and calls writes(client). Repeated until its COMMIT is answered.
+   * One transaction: moves the recovery point and calls writes(client). Repeated if its COMMIT is not answered.
    * AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after that COMMIT.
    * Only the same point with the same state is a repeat. So make the ids of the state before you call `phase`.
    */
@@ -76,15 +76,15 @@ export class Lease {
   lastPhase(pool, writes) { return transaction(pool, writes, 5, [Conflict, Unavailable]); }
 
   /**
-   * Records that a foreign call begins; commit it before the call. → done and result (JSON text); attempted: earlier
-   * attempts that began the step and recorded no end; derivedKey; age: seconds since the step first began.
+   * Records that a foreign call begins; commit it before the call. → done and result (JSON text); attempted: how many
+   * earlier attempts began the step and recorded no end; derivedKey; age: seconds since the step first began.
    */
   async step(client, name, onAbort = null) {
     const [step] = await this.#ask(client, STEP, name, onAbort);
     return step;
   }
 
-  /** Records the call's end. → recorded: whether this record is the first; result: of the first. Events: JSON text. */
+  /** Records the call's end. → recorded: whether this record is the first; result: that of the first record. */
   async stepDone(client, name, result = null, { onComplete = null, onAbort = null } = {}) {
     const [done] = await this.#ask(client, STEP_DONE, name, result, onComplete, onAbort);
     return done;
@@ -155,7 +155,7 @@ export async function claimOnce(client, scope, key, request = null, { holder = n
   return { ...row, lease: row.token === null ? undefined : new Lease(scope, key, row) };
 }
 
-/** A claim for HTTP: a lease or an answer. If the answer is lost, the same holder gets its own lease back. */
+/** A claim for HTTP: a lease or an answer. A repeat after a lost reply has the same holder, so it gets that lease. */
 export async function claim(pool, scope, key, request) {
   const holder = randomUUID();
   const claimed = await call(pool, (client) => claimOnce(client, scope, key, request, { holder }));
@@ -182,7 +182,7 @@ export async function claim(pool, scope, key, request) {
 
 const answerOf = (status, body, headers) => ({ status, body: body ?? '', headers: JSON.parse(headers ?? '{}') });
 
-/** Retry-After (seconds) is set exactly when a retry can succeed without a verdict. */
+/** after: the seconds of Retry-After, if a client should retry. */
 export function problem(status, title, after) {
   const headers = { 'Content-Type': 'application/problem+json' };
   if (after !== undefined) headers['Retry-After'] = String(Math.max(1, Math.ceil(after)));

@@ -28,7 +28,7 @@ const REDRIVE = 'SELECT redriven FROM once.outbox_redrive($1, $2, $3, $4::bigint
 export class NotDelivered extends Error {
   constructor(message, { kind = 'error', after = null, cause } = {}) {
     super(message, { cause });
-    this.kind = kind !== 'expired' && /^[^\0]{1,100}$/.test(kind) ? kind : 'error'; // the server refuses others
+    this.kind = kind !== 'expired' && /^[^\0]{1,100}$/.test(kind) ? kind : 'error'; // the server refuses other kinds
     this.after = after;
   }
 }
@@ -54,7 +54,7 @@ export class Subscriber {
     this.name = name;
   }
 
-  /** Not to be repeated: if the answer is lost, its events wait for the lease, and a repeat takes other events. */
+  /** Not to be repeated: if the answer is lost, its events wait until the lease expires, and a repeat takes others. */
   take(client, max = 10, lease = null) { return this.#ask(client, TAKE, max, lease); }
 
   /** eventIds: null for all events that are left in the batch. → how many were acked. */
@@ -63,7 +63,7 @@ export class Subscriber {
     return row.acked;
   }
 
-  /** kind: `released` counts no attempt, `never` is dead at once. → eventId, attempt and dead of each event. */
+  /** kind: `released` counts no attempt, `never` makes events dead at once. → eventId, attempt, dead of each event. */
   nack(client, token, eventIds = null, { error = null, kind = 'error', after = null } = {}) {
     return this.#ask(client, NACK, token, eventIds, error, kind, storableWait(after));
   }
@@ -71,7 +71,7 @@ export class Subscriber {
   extend(client, token, lease = null) { return this.#ask(client, EXTEND, token, lease); }
   dead(client, max = 100) { return this.#ask(client, DEAD, max); }
 
-  /** eventIds: null for the longest dead. → how many are due again. */
+  /** eventIds: null for the oldest `max` dead letters. → how many are due again. */
   async redrive(client, max = 100, eventIds = null) {
     const [row] = await this.#ask(client, REDRIVE, max, eventIds);
     return row.redriven;
@@ -92,7 +92,7 @@ export class Worker {
 
   /**
    * Works until stop (an AbortSignal) aborts; then finishes the present event and gives the rest of the batch back.
-   * Of the database's errors, only those that are `lasting` end it.
+   * Of the database's errors, only `lasting` errors end the worker.
    */
   async run(stop) {
     const pause = (ms) => sleep(ms, undefined, { signal: stop }).catch(() => {});

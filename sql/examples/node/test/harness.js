@@ -1,8 +1,8 @@
 // Shared by the tests: the programs as processes, an HTTP client, and a superuser's connections.
 //
 // PG_ONCE_URL        the database as the role of the services
-// PG_ONCE_ADMIN_URL  the same as a superuser, for checks and for faults
-// PG_ONCE_POOLER_URL PG_ONCE_URL through PgBouncer in transaction mode; without it those tests are skipped
+// PG_ONCE_ADMIN_URL  that database as a superuser, for checks and for faults
+// PG_ONCE_POOLER_URL PG_ONCE_URL through PgBouncer in transaction mode; without it, tests with PgBouncer are skipped
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -58,7 +58,7 @@ export class Program {
     return value;
   }
 
-  /** Its exit code, or the signal that ended it. */
+  /** The exit code of the process, or the signal that ended the process. */
   async ended() {
     const [code, signal] = await Promise.race([this.exit, sleep(30_000, ['still running'], { ref: false })]);
     return code ?? signal;

@@ -69,7 +69,7 @@ test('a transaction whose failed statement was caught is an error', async () => 
   const { lease } = await claim(pool, 'test', key, '{}');
   const caught = (client) => client.query('SELECT 1 / 0').catch(() => {});
   await assert.rejects(lease.phase(pool, 'paid', '{}', caught), /rolled back/);
-  await call(pool, (client) => lease.release(client, 'an error', 0)); // the server takes no wait of 0
+  await call(pool, (client) => lease.release(client, 'an error', 0)); // the library passes 1 µs: the server refuses 0
   assert.equal((await claim(pool, 'test', key, '{}')).lease.recoveryPoint, 'started');
 });
 

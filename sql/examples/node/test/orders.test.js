@@ -29,7 +29,7 @@ after(async () => {
   await admin.end();
 });
 
-/** One order, one charge, one event. */
+/** Asserts one order, one charge, one event. */
 async function assertDoneOnce(key, user) {
   const orders = await select('SELECT order_id, status FROM orders WHERE idempotency_key = $1', storedKey(key, user));
   assert.deepEqual(orders.map(([, status]) => status), ['paid']);
@@ -110,7 +110,7 @@ test('a crowd with one key gets one answer', async () => {
   await assertDoneOnce(key);
 });
 
-/** Sends an order to a process that is killed at its nth statement. False: it had fewer. */
+/** Sends an order to a process that is killed at its nth statement. False: it sent fewer statements. */
 async function killedAt(t, nth, arrives, key) {
   const proxy = await Proxy.start(t, URL_);
   const doomed = await service(t, { PG_ONCE_URL: proxy.url });
@@ -170,7 +170,7 @@ test('a bank slower than the lease is waited for', async () => {
   const { reply } = await outside.holding(async () => {
     const first = await sendUntilBankAsked(a, key, order());
     const asked = outside.requests.length;
-    for (const end = Date.now() + 2500; Date.now() < end; await sleep(100)) { // of a lease of 1 s
+    for (const end = Date.now() + 2500; Date.now() < end; await sleep(100)) { // longer than the lease of 1 s
       assert.equal((await post(b, key, order())).status, 409);
     }
     assert.equal(outside.requests.length, asked);

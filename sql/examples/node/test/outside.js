@@ -1,6 +1,6 @@
 // The other side: a bank (POST /charges) and a receiver of webhooks (POST /webhook), in one small server.
 //
-// It acts once for each Idempotency-Key and remembers its answer. Tests make it lose answers (it acts, and
+// It acts once for each Idempotency-Key and repeats its answer. Tests make it lose answers (it acts, and
 // hangs up), answer other things, or hold answers back. Alone: node test/outside.js 9000
 
 import { once } from 'node:events';

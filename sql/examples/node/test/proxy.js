@@ -27,7 +27,7 @@ export class Proxy {
 
   /**
    * Cuts the connection at the nth statement from now that has this text.
-   * arrives: the server executes it, and the answer is lost. hold: stays connected, so the client waits.
+   * arrives: the server executes it, and the answer is lost. hold: the client stays connected, and waits.
    */
   cut({ text = '', nth = 1, arrives = true, hold = false } = {}) {
     this.struck = false;

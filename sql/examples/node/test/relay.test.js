@@ -69,7 +69,7 @@ test('a worker killed in the middle of a batch loses nothing', async (t) => {
   }, 3);
   await worker(t, { lease: 1 });
   await done(numbers);
-  await requests(numbers.length + 1); // the one that was not acked, again
+  await requests(numbers.length + 1); // the event that was not acked comes again
   assert.equal(outside.effects.size, numbers.length);
 });
 
@@ -183,7 +183,7 @@ test('a receiver slower than the lease is waited for', async (t) => {
   await outside.holding(async () => {
     await emit([1]);
     await requests(1);
-    await sleep(4000); // of a lease of 1 s, with an idle worker beside it
+    await sleep(4000); // longer than the lease of 1 s; the other worker is idle
   });
   for (const one of workers) {
     one.process.kill('SIGTERM');

@@ -1,4 +1,4 @@
-"""A service with FastAPI and SQLAlchemy. The lines that idempotency needs are marked `# once`."""
+"""A service with FastAPI and SQLAlchemy. The lines that idempotency adds are marked `# once`."""
 
 import os
 
@@ -25,7 +25,7 @@ app = FastAPI()
 
 
 def user_of(scope):
-    """The authenticated user. The proxy in front must set this header, and drop a client's own."""
+    """The authenticated user. The proxy in front must set X-Forwarded-User, and drop a client's value."""
     return dict(scope["headers"]).get(b"x-forwarded-user", b"").decode()
 
 

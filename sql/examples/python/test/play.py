@@ -1,6 +1,6 @@
-"""One example with its foreign services, run once: `python play.py <example> <json of its arguments>`.
+"""One example with its foreign services, run once: `python play.py <example> <key>`.
 
-The foreign services are test/outside.py (its URL is OUTSIDE), and a folder for a batch job's artifacts (STORE).
+The foreign services are test/outside.py (at the URL $OUTSIDE), and a folder for a batch job's artifacts ($STORE).
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Player:
             shutil.rmtree(store / item["artifact"], ignore_errors=True)
 
         done = batch_job.run_job(self.db, render, delete, int(key))
-        # A job whose teardown has begun is not claimed again: a teardown worker or the endpoint finishes that.
+        # A job whose teardown has begun is not claimed again: a teardown worker or the endpoint finishes it.
         return batch_job.cancel_job(self.db, delete, int(key)) if cancelled and done.outcome == "refused" else done
 
     def cancelled(self, key: str) -> object:

@@ -1,4 +1,4 @@
--- Tables and scopes of the examples, beside orders.sql, billing.sql, batch_job.sql and docs/how-to/workflow.md.
+-- The examples' tables, scopes and topics that orders.sql, billing.sql, batch_job.sql and docs/how-to/workflow.md lack.
 CREATE TABLE ride (ride uuid NOT NULL, customer text NOT NULL, origin text NOT NULL, target text NOT NULL, charge_id text);
 SELECT once.scope_set('rides.create', '{"recovery_points": ["created"]}');
 SELECT once.topic_set('receipts');

@@ -45,7 +45,7 @@ class Orders(unittest.TestCase):
         return Program("orders.py", BANK_URL=cls.outside.url, **environment)
 
     def assert_done_once(self, key: str, user: str = "ada") -> None:
-        """One order, one charge, one event."""
+        """Asserts one order, one charge, one event."""
         with admin() as conn:
             orders = conn.execute(
                 "SELECT order_id::text, status FROM orders WHERE idempotency_key = %s", (stored(key, user),)
@@ -127,7 +127,7 @@ class Orders(unittest.TestCase):
                     self.assert_done_once(key)
 
     def killed_at(self, nth: int, arrives: bool, key: str) -> bool:
-        """Sends an order to a process that is killed at its nth statement. False: it had fewer."""
+        """Sends an order to a process that is killed at its nth statement. False: it sent fewer statements."""
         with Proxy(URL) as proxy, ThreadPoolExecutor() as threads, self.service(PG_ONCE_URL=proxy.url) as doomed:
             proxy.cut(nth=nth, arrives=arrives, hold=True)
             reply = threads.submit(post, doomed, key, order())
@@ -166,7 +166,7 @@ class Orders(unittest.TestCase):
                 asked = len(self.outside.requests)
                 first = threads.submit(post, self.a, key, order())
                 until("the bank to be asked", lambda: len(self.outside.requests) > asked)
-                end = time.monotonic() + 2.5  # of a lease of 1 s
+                end = time.monotonic() + 2.5  # longer than the lease of 1 s
                 while time.monotonic() < end:
                     self.assertEqual(post(self.b, key, order()).status, 409)
                     time.sleep(0.1)

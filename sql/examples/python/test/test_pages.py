@@ -1,4 +1,4 @@
-"""The Python of the book runs as it is printed: the tutorial's program, and the how-to pages."""
+"""The Python code of the book runs as printed: the tutorial's program, and those of the how-to pages."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class Tutorial(unittest.TestCase):
             with self.subTest(place):
                 key = f"ada/{place}"
                 self.assertEqual(self.shop(key, self.ORDER, place).returncode, -signal.SIGKILL)
-                # Instead of the wait for the lease.
+                # Instead of waiting until the lease expires.
                 scalar("SELECT once.key_expire('sales.create', %s)", key)
                 first, again = (self.shop(key, self.ORDER).stdout for _ in range(2))
                 self.assertIn("status=201", first)

@@ -8,7 +8,7 @@ if the application stores the answer in its own transaction:
 
     await current(request).complete(session, 201, body)
 
-Else a retry after a crash between the two commits runs the request again: safe for conditional writes or keyed calls.
+Else a retry after a crash between the two COMMITs runs the request again, safe only if its writes and calls dedupe.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ def current(request: Any) -> Lease:
 class Idempotency:
     """user: gives the authenticated user of an ASGI scope, never a value that a client chose. None is 401.
 
-    name: the pg_once scope, or a function of the ASGI scope. Method, path and query belong to the request, so the same
-    key with another path is 422.
+    name: the pg_once scope, or a function that returns it for an ASGI scope. Method, path and query belong to the
+    request, so the same key with another path is 422.
     required: whether a request without the header is 400; if not, the application handles it without a key.
     wait: seconds for which a duplicate waits for the first one's answer; without it the duplicate is 409.
     longest_wait: the longest wait that a client can ask for, by `Prefer: wait=5`.
@@ -85,7 +85,7 @@ class Idempotency:
             await _send(send, key)
             return
         if (body := await _body(receive)) is not None:
-            # If the client hangs up, or the server then cancels this call, the work goes on.
+            # If the client hangs up, the server may cancel this call; the work goes on.
             task = asyncio.ensure_future(self._answer(scope, key, body))
             self.running.add(task)  # the event loop's own reference to a task is weak
             task.add_done_callback(self.running.discard)
@@ -120,7 +120,7 @@ class Idempotency:
 
         An answer that the application has stored may have been rolled back.
         """
-        # Without the server's extensions: an answer by one of them, such as a file by its path, could not be stored.
+        # Without the server's extensions: by one of them the application could send a file, which could not be stored.
         answer = await _run_app(self.app, {**scope, "extensions": {}, LEASE: lease}, body, once)
         if lease.answers:
             committed = await lease.committed(self.pool)
@@ -184,7 +184,7 @@ async def _run_app(app: App, scope: Scope, body: bytes, once: Headers) -> Answer
 
 
 def _answer_of(status: int, body: bytes, headers: dict[str, str]) -> Answer:
-    """JSON is stored as the text that it is; any other body as base64 in a JSON string."""
+    """JSON without a NUL is stored as its text; any other body as base64 in a JSON string."""
     try:
         text = body.decode()
         if text:
@@ -209,7 +209,7 @@ async def _send(send: Send, answer: Answer, once: Headers | None = None) -> None
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """None: the client has hung up before it had sent all."""
+    """None: the client hung up before it had sent the whole body."""
     body = bytearray()
     while True:
         message = await receive()

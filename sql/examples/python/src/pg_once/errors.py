@@ -11,7 +11,7 @@ import psycopg
 
 
 class OnceError(Exception):
-    """An error of the database or its connection; the driver's error, if any, is its __cause__."""
+    """An error of the database or its connection; __cause__ is the driver's error, if any."""
 
     retryable = False  # whether the same call, or its transaction, may succeed when it is run again
 
@@ -22,7 +22,7 @@ class OnceError(Exception):
 
     @property
     def lasting(self) -> bool:
-        """Whether workers end, since waiting cannot help: a missing object, a missing right or a wrong argument."""
+        """Whether the error ends a worker, since waiting cannot help: a missing object or right, a wrong argument."""
         return (self.sqlstate or "").startswith(("22", "3F", "42"))
 
 
@@ -93,7 +93,7 @@ _BY_CLASS: dict[str, type[OnceError]] = {"08": Unavailable, "22": InvalidArgumen
 def _class_of(error: psycopg.Error) -> type[OnceError]:
     state = error.sqlstate
     if state is None:
-        # No error of the server: the connection failed or was closed, or the pool had none.
+        # No error of the server: the connection failed or was closed, or the pool had no connection.
         lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
         return Unavailable if lost else OnceError
     return _BY_SQLSTATE.get(state) or _BY_CLASS.get(state[:2], OnceError)
@@ -101,7 +101,7 @@ def _class_of(error: psycopg.Error) -> type[OnceError]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Inside this context the driver's errors become those of this file, also where SQLAlchemy has wrapped them."""
+    """Inside this context the driver's errors become errors of this file, also where SQLAlchemy has wrapped them."""
     try:
         yield
     except Exception as error:

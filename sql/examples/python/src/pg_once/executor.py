@@ -133,7 +133,7 @@ class AsyncConnections:
 def rows(conn: psycopg.Connection[Any], sql: str, **arguments: object) -> list[Any]:
     """The rows of a statement, with json as the text that is stored, byte for byte."""
     with translated(), conn.cursor(row_factory=namedtuple_row) as cursor:
-        # psycopg would parse json, and dumping it again gives other bytes (spaces, digits, key order).
+        # psycopg would parse json, and dumping it again gives other bytes (spaces, digits, duplicate keys).
         cursor.adapters.register_loader("json", TextLoader)
         return cursor.execute(sql.encode(), arguments).fetchall()
 
@@ -177,7 +177,7 @@ def _opened(on: Any) -> Iterator[psycopg.Connection[Any]]:
                 yield conn
             finally:
                 if conn.closed:
-                    held.invalidate()  # SQLAlchemy's pool did not run the statements, so it has not noticed
+                    held.invalidate()  # SQLAlchemy did not run the statements, so it has not noticed the loss
     elif _is_pool(on):
         with on.connection() as conn:
             yield conn
@@ -213,7 +213,7 @@ def _may_begin(on: Any) -> None:
 
 
 def _may_commit(conn: Any) -> None:
-    """Raises if the body has caught a statement's error: the COMMIT would roll back and report no error."""
+    """Raises if the connection is lost, or the body has caught a statement's error: COMMIT would silently roll back."""
     if conn.closed:
         raise Unavailable("the connection of this transaction is lost")
     if conn.info.transaction_status == TransactionStatus.INERROR:
@@ -356,7 +356,7 @@ async def _beating_async(on: Any, beat: Beat) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-# The two faces of a flow.
+# A flow as a function, and as a method.
 
 
 class Face(Generic[P, T]):

@@ -1,8 +1,8 @@
 """Effects, and the flows that yield them.
 
 An operation is a *flow*: a generator that yields effects (a query, a transaction, a call of the caller's own
-function, a pause) and gets their results. It does not know whether a sync or an async program drives it
-(executor.py); there is one implementation for both.
+function, a pause) and gets their results. executor.py drives it, in a sync or an async program, so there is one
+implementation for both.
 """
 
 import logging
@@ -36,7 +36,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Beat:
-    """Extends a lease of `seconds` each time a third of them is over."""
+    """Extends a lease of `seconds` whenever a third of that time is over."""
 
     seconds: float
     extend: "Callable[[], Flow[Any]]"
@@ -53,7 +53,7 @@ class Invoke:
 
 @dataclass(frozen=True)
 class Under:
-    """A flow with a heartbeat on other connections; without one in a caller's transaction."""
+    """A flow with a heartbeat on other connections of the pool; without a heartbeat on the caller's connection."""
 
     beat: Beat
     body: "Callable[[], Flow[Any]]"
@@ -69,14 +69,14 @@ class Pause:
 
 @dataclass(frozen=True)
 class Alone:
-    """Whether each call has its own connection, so that the call may be repeated: false in a caller's transaction."""
+    """Whether each call has its own connection, so that the call may be repeated: false on the caller's connection."""
 
 
 Effect = Query | Transaction | Invoke | Under | Pause | Alone
 Flow = Generator[Effect, Any, T]
 
 
-# Flows that others are made of.
+# Building blocks of other flows.
 
 
 def wait_before(attempt: int, cap: float = 2.0) -> float:
@@ -100,7 +100,7 @@ def repeated(effect: Effect, tries: int, again: tuple[type[OnceError], ...]) -> 
 
 
 def ask(sql: str, tries: int = 8, /, **arguments: object) -> Flow[list[Any]]:
-    """One call of pg_once. On a pool it is sent until answered, up to `tries` times: it must be repeatable."""
+    """One call of pg_once. On a pool it is sent until answered, up to `tries` times; above 1 it must be repeatable."""
     rows: list[Any] = yield from repeated(Query(sql, arguments), tries, (Conflict, Unavailable))
     return rows
 

@@ -13,7 +13,7 @@ from .document import value_of
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to the HTTP client. The body is the stored text, which is not parsed on its way."""
+    """The answer to the HTTP client. The body is the stored text, byte for byte."""
 
     status: int
     body: str
@@ -25,7 +25,7 @@ class Answer:
 
 
 def problem(status: int, title: str, after: float | None = None) -> Answer:
-    """Retry-After is set exactly when a retry can succeed without a verdict."""
+    """after: the seconds of Retry-After, if a client should retry."""
     headers = {"Content-Type": "application/problem+json"}
     if after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(after)))
@@ -33,7 +33,7 @@ def problem(status: int, title: str, after: float | None = None) -> Answer:
 
 
 def key_of(user: str, value: str) -> str:
-    """The key of a user's value. No user reaches the keys of another, since `/` in a user's name becomes %2F."""
+    """The key for a user's value. `/` in a user's name becomes %2F, so no user reaches the keys of another."""
     return user.replace("%", "%25").replace("/", "%2F") + "/" + value
 
 

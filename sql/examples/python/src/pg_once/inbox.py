@@ -15,7 +15,7 @@ BARRIER = "SELECT outcome FROM once.inbox_barrier(%(scope)s, %(saga)s, %(step)s,
 
 @dataclass(frozen=True)
 class Accepted:
-    accepted: bool  # False: a duplicate, with the first one's verdict
+    accepted: bool  # False: a duplicate, with the first message's verdict
     verdict: str | None  # json text
 
     @property

@@ -115,7 +115,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on a key. Each method is one call; its first argument is the object to run on.
+    """The right to work on a key. The first argument of each method is the object to run on.
 
     A method that writes raises AlreadyDone if an earlier transaction of this lease has made that write, and LeaseLost
     if the lease is lost.
@@ -130,7 +130,7 @@ class Lease:
     seconds: float
     resumed: bool = False
     request: str | None = None  # JSON text; only from take_abandoned, if the scope keeps requests
-    # The answer that this lease has stored, and its transaction's id; None: an earlier transaction, committed.
+    # The answer that this lease has stored, and its transaction's id; None: an earlier, committed try stored it.
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -207,7 +207,7 @@ class Lease:
 
     @method
     def phase(self, point: str, state: Document, writes: Callable[[Any], Any]) -> Flow[None]:
-        """One transaction, repeated until its COMMIT is answered: moves the recovery point and calls writes(conn).
+        """One transaction, repeated if its COMMIT is not answered: moves the recovery point and calls writes(conn).
 
         AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after that COMMIT.
         Only the same point with the same state is a repeat. So make the ids of the state before you call `phase`.
@@ -332,13 +332,13 @@ def _claim_of(row: Any, scope: str, key: str, request: str | None = None) -> Cla
 
 
 def give_back(lease: Lease, error: str, after: Seconds = None) -> Flow[Answer | None]:
-    """Releases the key after a failure. Returns the answer if this lease stored it in an unanswered COMMIT."""
+    """Releases the key after a failure. Returns the answer if this lease stored it by a COMMIT that got no answer."""
     try:
         yield from lease.release.flow(error, after)
     except AlreadyDone:
         return lease.answers[0][0] if lease.answers else None
     except LeaseLost:
-        pass  # the next claim shows it, too
+        pass  # the next claim shows this, too
     except (Conflict, Unavailable):
         log.warning("the key is left to its lease: %s", error)
     return None

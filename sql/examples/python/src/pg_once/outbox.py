@@ -57,7 +57,7 @@ DISCARD = "SELECT discarded FROM once.outbox_discard(%(topic)s, %(subscriber)s, 
 @dataclass(frozen=True)
 class Emitted:
     event_id: int
-    emitted: bool  # False: an event with this dedupe_key was emitted within the topic's dedupe_for: event_id
+    emitted: bool  # False: event_id is an earlier event with this dedupe_key, within the topic's dedupe_for
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Dead:
 
 
 class NotDelivered(Exception):
-    """The event is tried again, after `after` seconds, or without it after the subscriber's backoff.
+    """The event is tried again, after `after` seconds (None: after the subscriber's backoff).
 
     kind: a word by which failures are counted, such as "timeout". The kind "expired", and kinds that the server cannot
     store (empty, of more than 100 characters, or with a NUL), count as "error".
@@ -152,7 +152,7 @@ class Subscriber:
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """Returns how many it acked (0 for None after a lost answer). In a transaction, call it before any on keys."""
+        """Returns how many it acked (0 for None after a lost answer). In a transaction, ack before calls on keys."""
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
         return told[0].acked if told else len(event_ids or ())
 
@@ -212,7 +212,7 @@ def work(
     batch: int = 10,
     poll: float = 1.0,
 ) -> Flow[None]:
-    """A worker: takes batches and delivers their events one after another. Run several for more.
+    """A worker: takes batches and delivers their events one after another. Several may run at once.
 
     deliver(event), or with here=True handle(conn, event) in the transaction of the ack: its writes are made once.
     Either may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the event is dead). Any other

@@ -1,6 +1,6 @@
 """A keyed request from its claim to its answer, the completer of abandoned requests, and `@idempotent`.
 
-The work is called with the lease. It continues from lease.recovery_point, whichever attempt got there, and stores the
+The work is called with the lease. It continues from lease.recovery_point, whichever attempt reached it, and stores the
 answer itself, by lease.complete or lease.abort in the transaction of its last writes; or it raises Retry, Refused or
 Unknown.
 """
@@ -64,7 +64,7 @@ def run_failing_open(
 ) -> Flow[Answer]:
     """Like `run`, but calls work(None) if the database is unreachable, so that the key cannot be claimed.
 
-    Then nothing is idempotent: a retry does it again. on_open(error) is called for each such request, to count them.
+    Then nothing is idempotent: a retry repeats the work. on_open(error) is called for each such request, to count them.
     """
     try:
         first: Claim | None = yield from claim.flow(scope, key, request)
