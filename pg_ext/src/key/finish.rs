@@ -95,7 +95,11 @@ pub fn key_park(call: &Call) -> Result<Datum> {
     let reason = call.note(3).unwrap_or_default();
     if reason.is_empty() {
         let problem = "must not be null or empty";
-        return Err(Error::bad_argument("reason", problem, "Say what happened: an operator reads it."));
+        return Err(Error::bad_argument(
+            "reason",
+            problem,
+            "Say what happened: an operator reads it.",
+        ));
     }
     fenced.change(
         |row| (row.status() == KeyStatus::Parked).then_some(()),

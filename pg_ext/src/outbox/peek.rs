@@ -179,7 +179,12 @@ impl Peek<'_> {
     }
 
     /// Adds the events that these batches hold. True: a batch whose lease is alive holds events of this lane.
-    fn look_in_batches(&mut self, lane: i32, tokens: Vec<i64>, snapshot: &Snapshot) -> Result<bool> {
+    fn look_in_batches(
+        &mut self,
+        lane: i32,
+        tokens: Vec<i64>,
+        snapshot: &Snapshot,
+    ) -> Result<bool> {
         let mut is_out = false;
         for token in tokens {
             if receipt::is_over(self.subscriber.id, token, snapshot)? {

@@ -212,7 +212,10 @@ async fn key_expire_ends_the_lease_of_a_dead_holder_and_only_that() {
     assert_eq!(play.show(take).await, "other");
     // A released key becomes due at once.
     let token = play.token("later", "").await;
-    play.show(&format!("select once.key_release('s', 'later', {token}, 'e', '30 days')")).await;
+    play.show(&format!(
+        "select once.key_release('s', 'later', {token}, 'e', '30 days')"
+    ))
+    .await;
     let claim = "select outcome from once.key_claim('s', 'later')";
     assert_eq!(play.show(claim).await, "in_progress");
     assert_eq!(play.show("select once.key_expire('s', 'later')").await, "t");

@@ -208,9 +208,15 @@ async fn a_machine_is_drawn_for_mermaid() {
         drawn.contains("    state \"é#58;#34;x#34;\" as s3\n"),
         "{drawn}"
     );
-    assert!(drawn.contains("    s0 --> s2 : go\n    s2 --> s3\n"), "{drawn}");
+    assert!(
+        drawn.contains("    s0 --> s2 : go\n    s2 --> s3\n"),
+        "{drawn}"
+    );
     // Success is for all requesters, the claim for one.
-    assert!(drawn.contains("    s0 --> s1 : claim go by w\n    s1 --> s2 : finish go by w\n"), "{drawn}");
+    assert!(
+        drawn.contains("    s0 --> s1 : claim go by w\n    s1 --> s2 : finish go by w\n"),
+        "{drawn}"
+    );
 }
 
 #[tokio::test]

@@ -92,14 +92,19 @@ async fn a_delayed_event_counts_from_when_it_is_due_and_a_dead_one_not_at_all() 
     // Redriven, it is due now; so is one that is still in its own lane.
     for hours in ["3 h", "6 h"] {
         play.clock(hours).await;
-        play.show("select once.outbox_redrive('t', 'default')").await;
+        play.show("select once.outbox_redrive('t', 'default')")
+            .await;
         play.clock(&format!("{hours} 5 s")).await;
         assert_eq!(backlog(&play).await, "5 1");
         let token = take(&play, 1).await;
-        play.show(&format!("select once.outbox_ack('t', 'default', {token})")).await;
+        play.show(&format!("select once.outbox_ack('t', 'default', {token})"))
+            .await;
         emit(&play, "").await;
         let token = take(&play, 1).await;
-        play.show(&format!("select once.outbox_nack('t', 'default', {token}, kind => 'never')")).await;
+        play.show(&format!(
+            "select once.outbox_nack('t', 'default', {token}, kind => 'never')"
+        ))
+        .await;
     }
 }
 

@@ -108,7 +108,10 @@ async fn an_event_waits_for_the_batch_that_holds_events_of_its_lane() {
     stage.ack(other, "").await;
     stage.ack(token, "").await;
     // Now all keys share a lane.
-    stage.play.show("select once.topic_set('t', '{\"lanes\": 1}')").await;
+    stage
+        .play
+        .show("select once.topic_set('t', '{\"lanes\": 1}')")
+        .await;
     stage.emit_keyed("x1", "x").await;
     let token = stage.take(10).await.token;
     stage.nack(token, "x1", ", retry_after => '10 s'").await;
