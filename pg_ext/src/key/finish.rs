@@ -3,9 +3,9 @@
 use super::event;
 use super::fence::{FencedKey, KeyChange};
 use super::record::{Col, KeyRow, KeyStatus, PENDING};
-use crate::call::{Call, TEXT_MAX};
+use crate::call::Call;
 use crate::clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use pgrx::pg_sys::Datum;
 
 /// The final answer of a key.

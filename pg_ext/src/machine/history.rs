@@ -11,14 +11,14 @@ use crate::settings;
 use crate::spi::{self, Kept, column, number};
 use crate::swept::{DueWork, Swept};
 use crate::table::{ScanKey, Snapshot, Table};
-use pgrx::pg_sys::{self, Datum, INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID};
+use pgrx::pg_sys::{Datum, INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The most rows of one call.
 const MOST_MOVES: i32 = 100_000;
 
 // $1 the most moves (DUE: of each machine), $2 machines with `history`, $3 the cutoff of each: its earlier moves are
-// due. All moves of other machines are due. The recursive query finds the machines one by one in the index.
+// due. All moves of other machines are due. DUE: $4 now. The recursive query finds the machines one by one in the index.
 const DUE: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
         (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)
@@ -29,7 +29,7 @@ const DUE: &CStr = c"
       FROM machines n
            LEFT JOIN ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) k (machine, since) ON k.machine = n.machine
            CROSS JOIN LATERAL (
-               SELECT m.at AS due_at FROM once.machine_move m
+               SELECT m.at + COALESCE($4 - k.since, '0') AS due_at FROM once.machine_move m
                 WHERE m.machine = n.machine AND m.at < COALESCE(k.since, 'infinity') ORDER BY m.at LIMIT $1) d";
 
 const REAP: &CStr = c"
@@ -50,10 +50,11 @@ const REAP: &CStr = c"
     reaped AS (DELETE FROM once.machine_move m USING due d WHERE m.id = d.id AND m.n = d.n RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $1 FROM reaped";
 
-const TYPES: &[pg_sys::Oid] = &[INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID];
-
-static MOVES_DUE: Kept = Kept::new(DUE, TYPES);
-static MOVES_REAPED: Kept = Kept::new(REAP, TYPES);
+static MOVES_DUE: Kept = Kept::new(
+    DUE,
+    &[INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID],
+);
+static MOVES_REAPED: Kept = Kept::new(REAP, &[INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID]);
 
 /// `once.machine_history`.
 pub fn machine_history(call: &Call) -> Result<Datum> {
@@ -87,7 +88,8 @@ pub fn reap(max: i64) -> Result<Swept> {
 
 /// Counts the moves that a reap would delete, at most `most` of each machine.
 pub fn due(most: i64) -> Result<DueWork> {
-    let args = arguments(most)?;
+    let [most, names, since] = arguments(most)?;
+    let args = [most, names, since, Some(Datum::from(clock::now_us()?))];
     let rows = settings::by_index(|| spi::query(&MOVES_DUE, &args))?;
     let first = rows.first();
     Ok(DueWork {
@@ -128,6 +130,6 @@ fn arguments(max: i64) -> Result<[Option<Datum>; 3]> {
     Ok([
         Some(Datum::from(max)),
         Some(row::texts(&names)),
-        Some(row::array(since.into_iter(), pg_sys::TIMESTAMPTZOID)),
+        Some(row::array(since.into_iter(), TIMESTAMPTZOID)),
     ])
 }

@@ -101,8 +101,9 @@ async fn moves_are_kept_for_as_long_as_the_definition_says() {
     let reap = "select done, failed, more from once.sweep(1, 'history_reap')";
     assert_eq!(play.show(reap).await, "0|0|f");
     play.clock("8 days").await;
-    let due = "select due from once.janitor_status() where task = 'history_reap'";
-    assert_eq!(play.show(due).await, "2");
+    let due =
+        "select due, oldest < '25 hours' from once.janitor_status() where task = 'history_reap'";
+    assert_eq!(play.show(due).await, "2|t");
     assert_eq!(play.show(reap).await, "1|0|t");
     assert_eq!(play.show(reap).await, "1|0|t");
     assert_eq!(play.show(reap).await, "0|0|f");
