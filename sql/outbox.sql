@@ -372,7 +372,7 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$Marks events of the batch as failed (NULL: all). Of each order_key only the first event counts an attempt; later ones leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics; released: counts no attempt; never: the first event is dead at once. error: kept for outbox_deliveries.
+$$Marks events of the batch as failed (NULL: all). Of each order_key only the first event counts an attempt; later ones leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics; released: counts no attempt; never: dead at once. error: kept for outbox_deliveries.
 Errors: ON006 an earlier transaction ended an event with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)

@@ -3,7 +3,7 @@
 
 use crate::playground::{Playground, Refusal};
 use crate::shop::{self, Job};
-use crate::waiting::{Waiting, code};
+use crate::waiting::Waiting;
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
