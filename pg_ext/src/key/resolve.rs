@@ -142,8 +142,10 @@ pub fn key_expire(call: &Call) -> Result<Datum> {
     let key = NamedKey::from_call(call)?;
     let is_expired = key.change(|row, now| match row {
         Some(row)
-            if matches!(row.status(), KeyStatus::Running | KeyStatus::Released)
-                && now < row.i64(Col::LeaseUntil) =>
+            if matches!(
+                decide::unfinished(row, now, &key.options),
+                KeyDecision::InProgress { .. }
+            ) =>
         {
             hold::put_lease(row, now)?;
             Ok((KeyChange::Write, true))

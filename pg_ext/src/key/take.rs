@@ -81,7 +81,6 @@ impl KeyTake<'_> {
         let mut scan = table.scan(BY_LOOK, keys, &self.snapshot)?;
         let (mut left, mut deferrals) = (self.max, MOST_DEFERRALS);
         while left > 0
-            && deferrals > 0
             && let Some(slot) = scan.advance()
         {
             let mut row = KeyRow::borrow(slot);
@@ -90,7 +89,7 @@ impl KeyTake<'_> {
                     rows.push(&values(&row)?);
                     left -= 1;
                 }
-                KeyDecision::Parked => {
+                KeyDecision::Parked if deferrals > 0 => {
                     self.defer(&table, &mut row)?;
                     deferrals -= 1;
                 }

@@ -11,14 +11,14 @@ use crate::settings;
 use crate::spi::{self, Kept, column, number};
 use crate::swept::{DueWork, Swept};
 use crate::table::{ScanKey, Snapshot, Table};
-use pgrx::pg_sys::{Datum, INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID};
+use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, Oid, TEXTARRAYOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
 /// The most rows of one call.
 const MOST_MOVES: i32 = 100_000;
 
-// $1 the most moves (DUE: of each machine), $2 machines with `history`, $3 the cutoff of each: its earlier moves are
-// due. All moves of other machines are due. DUE: $4 now. The recursive query finds the machines one by one in the index.
+// $1 the most moves (DUE: of each machine), $2 machines with `history`, $3 the microseconds of each, $4 now. All moves of
+// other machines are due. The recursive query finds the machines one by one in the index.
 const DUE: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
         (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)
@@ -27,10 +27,11 @@ const DUE: &CStr = c"
           FROM machines p WHERE p.machine IS NOT NULL)
     SELECT pg_catalog.count(*), min(d.due_at)
       FROM machines n
-           LEFT JOIN ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) k (machine, since) ON k.machine = n.machine
+           LEFT JOIN ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) k (machine, kept_us) ON k.machine = n.machine
            CROSS JOIN LATERAL (
-               SELECT m.at + COALESCE($4 - k.since, '0') AS due_at FROM once.machine_move m
-                WHERE m.machine = n.machine AND m.at < COALESCE(k.since, 'infinity') ORDER BY m.at LIMIT $1) d";
+               SELECT m.at + COALESCE(k.kept_us, 0) * interval '1 microsecond' AS due_at FROM once.machine_move m
+                WHERE m.machine = n.machine AND m.at < COALESCE($4 - k.kept_us * interval '1 microsecond', 'infinity')
+                ORDER BY m.at LIMIT $1) d";
 
 const REAP: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
@@ -41,20 +42,19 @@ const REAP: &CStr = c"
     due AS MATERIALIZED (
         SELECT d.id, d.n
           FROM machines n
-               LEFT JOIN ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) k (machine, since) ON k.machine = n.machine
+               LEFT JOIN ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) k (machine, kept_us) ON k.machine = n.machine
                CROSS JOIN LATERAL (
                    SELECT m.id, m.n FROM once.machine_move m
-                    WHERE m.machine = n.machine AND m.at < COALESCE(k.since, 'infinity')
+                    WHERE m.machine = n.machine AND m.at < COALESCE($4 - k.kept_us * interval '1 microsecond', 'infinity')
                     ORDER BY m.at LIMIT $1 FOR UPDATE SKIP LOCKED) d
          LIMIT $1),
     reaped AS (DELETE FROM once.machine_move m USING due d WHERE m.id = d.id AND m.n = d.n RETURNING 1)
     SELECT pg_catalog.count(*), pg_catalog.count(*) >= $1 FROM reaped";
 
-static MOVES_DUE: Kept = Kept::new(
-    DUE,
-    &[INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID],
-);
-static MOVES_REAPED: Kept = Kept::new(REAP, &[INT8OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID]);
+const TYPES: &[Oid] = &[INT8OID, TEXTARRAYOID, INT8ARRAYOID, TIMESTAMPTZOID];
+
+static MOVES_DUE: Kept = Kept::new(DUE, TYPES);
+static MOVES_REAPED: Kept = Kept::new(REAP, TYPES);
 
 /// `once.machine_history`.
 pub fn machine_history(call: &Call) -> Result<Datum> {
@@ -88,8 +88,7 @@ pub fn reap(max: i64) -> Result<Swept> {
 
 /// Counts the moves that a reap would delete, at most `most` of each machine.
 pub fn due(most: i64) -> Result<DueWork> {
-    let [most, names, since] = arguments(most)?;
-    let args = [most, names, since, Some(Datum::from(clock::now_us()?))];
+    let args = arguments(most)?;
     let rows = settings::by_index(|| spi::query(&MOVES_DUE, &args))?;
     let first = rows.first();
     Ok(DueWork {
@@ -116,13 +115,12 @@ pub fn next_due() -> Result<Option<i64>> {
     Ok(next)
 }
 
-fn arguments(max: i64) -> Result<[Option<Datum>; 3]> {
-    let now = clock::now_us()?;
-    let (mut names, mut since) = (Vec::new(), Vec::new());
+fn arguments(max: i64) -> Result<[Option<Datum>; 4]> {
+    let (mut names, mut kept) = (Vec::new(), Vec::new());
     stored::each_stored(&mut |stored| {
-        if let Some(kept) = stored.definition()?.history_us {
+        if let Some(us) = stored.definition()?.history_us {
             names.push(stored.name().to_vec());
-            since.push(Datum::from(now - kept));
+            kept.push(Datum::from(us));
         }
         Ok(())
     })?;
@@ -130,6 +128,7 @@ fn arguments(max: i64) -> Result<[Option<Datum>; 3]> {
     Ok([
         Some(Datum::from(max)),
         Some(row::texts(&names)),
-        Some(row::array(since.into_iter(), TIMESTAMPTZOID)),
+        Some(row::array(kept.into_iter(), INT8OID)),
+        Some(Datum::from(clock::now_us()?)),
     ])
 }

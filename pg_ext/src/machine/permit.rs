@@ -21,7 +21,7 @@ pub enum Doing {
     Move(String, String),
     /// The cancel flag is set.
     Flag,
-    /// Undecided items of these rows get the marker.
+    /// Undecided items of these rows are marked.
     Refund,
 }
 

@@ -22,7 +22,7 @@ async fn texts_of_the_greatest_length_are_fine_and_characters_are_counted_not_by
         format!("select once.scope_set('{scope}', '{{}}')"),
         format!(
             "select once.key_park('{scope}', '{key}', {token}, '{}')",
-            emoji(10_000)
+            emoji(10_001)
         ),
         format!("select once.key_resolve('{scope}', '{key}', 1, 'complete', -7)"),
     ] {
