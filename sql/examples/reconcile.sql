@@ -15,9 +15,10 @@ CREATE TABLE reconcile_ledger (
     at              timestamptz NOT NULL
 );
 CREATE INDEX ON reconcile_ledger (idempotency_key);
+CREATE INDEX ON reconcile_ledger (reference);
 COMMENT ON TABLE reconcile_ledger IS 'The other side''s ledger, loaded by hand or by a job.';
 COMMENT ON COLUMN reconcile_ledger.idempotency_key IS 'The idempotency key that we sent: a step''s derived key.';
-COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key, if the other side returns it.';
+COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key (of a refund: its refund_key), if the other side returns it. It decides for an entry without an idempotency_key.';
 
 -- Compares the keys created in [since, until) with their entries in the ledger, and lists entries of that time that
 -- belong to no key. Load the ledger up to one or two leases after `until`. Keys whose work is under way are not listed.
@@ -41,6 +42,7 @@ WITH keys AS (
            coalesce(array_agg(l.line ORDER BY l.at, l.line) FILTER (WHERE l.line IS NOT NULL), '{}') AS lines
       FROM ours o
       LEFT JOIN reconcile_ledger l ON l.idempotency_key IN (o.charge_key, o.refund_key)
+                                   OR l.idempotency_key IS NULL AND l.reference IN (o.key, o.refund_key)
      GROUP BY o.key, o.status, o.attempt, o.charge_key, o.refund_key, o.wanted
 )
 SELECT f.finding, c.key, c.attempt, c.charge_key, c.refund_key, c.wanted, c.moved, c.lines, f.to_do
@@ -61,11 +63,13 @@ SELECT 'not of ours', l.reference, NULL, l.idempotency_key, NULL, NULL, l.amount
        'find out who sent it; an older derived key of a rotated step looks like this, too'
   FROM reconcile_ledger l
  WHERE l.at >= since AND l.at < until
-   AND NOT EXISTS (SELECT FROM keys k WHERE l.idempotency_key IN (k.charge_key, k.refund_key))
+   AND NOT EXISTS (SELECT FROM keys k WHERE l.idempotency_key IN (k.charge_key, k.refund_key)
+                                         OR l.idempotency_key IS NULL AND l.reference IN (k.key, k.refund_key))
    -- The entry does not belong to a key of another day, either.
    AND CASE WHEN length(l.reference) BETWEEN 1 AND 255
             THEN NOT EXISTS (SELECT FROM once.key_get(in_scope, l.reference)
-                              WHERE l.idempotency_key IN (once.key_derive(in_scope, l.reference, 'charge'),
+                              WHERE l.idempotency_key IS NULL
+                                 OR l.idempotency_key IN (once.key_derive(in_scope, l.reference, 'charge'),
                                                           once.key_derive(in_scope, l.reference, 'refund')))
             ELSE true END;
 $$;

@@ -97,6 +97,8 @@ async fn settled_day(cluster: &Cluster) -> (Client, Client) {
     // Both sides agree about these.
     finish(&owner, "agreed", 100, true).await;
     entry(&owner, "ch-agreed", "agreed", 100).await;
+    let by_reference = "update reconcile_ledger set idempotency_key = null";
+    show(&owner, by_reference).await;
     finish(&owner, "refused", 100, false).await;
     begin(&owner, "under way", 100).await;
     entry(&owner, "ch-under-way", "under way", 100).await;
