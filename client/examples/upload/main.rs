@@ -135,7 +135,7 @@ impl Service {
         )
     }
 
-    /// A new message about the same content makes no job. Then new content makes one.
+    /// A new message about the same content makes no job. Then new content makes one, and so does the first content.
     async fn uploaded_again(&self) -> Result<()> {
         let same = self
             .uploads
@@ -144,12 +144,21 @@ impl Service {
         let Handled::Now(verdict) = same else {
             bail!("a new message, not {same:?}");
         };
-        expect("the same content again: a job is made", verdict.made, false)?;
+        expect("the same content again: a job", verdict.job, None)?;
         self.uploads
             .uploaded(&notice("m-4", "bob.png", "v2"))
             .await?;
         self.until("rendered", 2).await?;
-        expect("and new content: renditions", self.renditions("bob.png"), 2)
+        expect("and new content: renditions", self.renditions("bob.png"), 2)?;
+        self.uploads
+            .uploaded(&notice("m-8", "bob.png", "v1"))
+            .await?;
+        self.until("rendered", 2).await?;
+        expect(
+            "the first content: renditions",
+            self.renditions("bob.png"),
+            3,
+        )
     }
 
     async fn renderer_in_trouble(&self) -> Result<()> {

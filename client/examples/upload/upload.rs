@@ -1,7 +1,7 @@
 //! Handles notices that an object was uploaded: each content gets one job, however many notices arrive.
 //!
 //! Stores send a notice at least once. For a repeated message the inbox returns the first verdict; a new message about
-//! the same content emits nothing, because of the dedupe key.
+//! the same content changes no row, and emits nothing.
 //!
 //! The lines that pg_once adds to a consumer are marked `// once`, but not those that emit: many consumers do not emit.
 //!
@@ -28,9 +28,8 @@ pub struct Notice {
 /// The verdict on a notice.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct Verdict {
-    pub job: i64,
-    /// Whether this notice made the job.
-    pub made: bool,
+    /// The job that this notice made.
+    pub job: Option<i64>,
 }
 
 #[derive(Clone)]
@@ -51,13 +50,16 @@ impl Uploads {
             etag,
         } = notice;
         let note = async || {
-            transaction.execute(INSERT, &[object, etag]).await?;
+            if transaction.execute(INSERT, &[object, etag]).await? == 0 {
+                return Ok(Verdict { job: None });
+            }
             let job = Json::of(&json!({"object": object, "etag": etag}))?;
-            let options = EmitOptions::new().dedupe_key(format!("{object} {etag}"));
-            let emitted = self.jobs.emit(&transaction, &job, &options).await?;
+            let emitted = self
+                .jobs
+                .emit(&transaction, &job, &EmitOptions::new())
+                .await?;
             Ok::<_, Error>(Verdict {
-                job: emitted.event_id,
-                made: emitted.emitted,
+                job: Some(emitted.event_id),
             })
         };
         let handled = self.inbox.once(&transaction, message_id, note).await?; // once
