@@ -160,5 +160,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Sorted, within each machine, by the time at which a sweep looks at the lease, roughly its end. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Sorted, within each machine, by the time at which a sweep looks at the lease, roughly its end; reads the first million leases. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

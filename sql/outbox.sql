@@ -227,7 +227,7 @@ COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this 
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all events of the batch at once.';
-COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, next_at and dead is what outbox_nack returned for event_ids[i]. The other event_ids, after these, were not named; they left with an earlier event of their order_key. NULL: not a nack.';
+COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, dead and next_at (infinity for NULL) is what outbox_nack returned for event_ids[i]. Further event_ids were not named; they left with an earlier event of their order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.next_at IS 'If kind is n: when each event may be taken again; infinity: it is dead, or waits behind an earlier event of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'If kind is n: whether each event is dead. NULL: not a nack.';
 

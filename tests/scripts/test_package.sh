@@ -90,7 +90,7 @@ clean_debian() {
 }
 
 # The package before this one: the same files under a smaller version. (Nothing was released yet, so there is no older
-# schema to update; tests/e2e/upgrade updates a made-up schema.)
+# schema to update; tests/e2e/upgrade updates to a made-up version.)
 make_older_deb() {
     local version
     version=$(pg_once_version)-0

@@ -1,4 +1,4 @@
-//! Owns crashes on purpose: a real `kill -9` of this process at a named point.
+//! Deliberate crashes: a real `kill -9` of this process at a named point.
 //!
 //! `PG_ONCE_CRASH_AT` lists the points; without it nothing happens. At a listed point the process crashes
 //! at random, one time in `PG_ONCE_CRASH_ONE_IN` (default 1: always). Invariant: the crash is a SIGKILL,

@@ -33,7 +33,7 @@ pub struct Order {
     pub amount_cents: i64,
 }
 
-/// The part of the layer's stored request that this file reads.
+/// The part of the stored HTTP request that this file reads.
 #[derive(Deserialize)]
 struct Kept {
     body: Order,
@@ -110,7 +110,7 @@ impl Shop {
                 return Err(Failure::unknown("the charge is recorded without its id"));
             }
             Step::First { derived_key } => (derived_key, false),
-            // A bank that dedupes is called again with the same key; any other bank is first asked for the charge.
+            // A bank that dedupes gets the same key again; elsewhere an earlier charge is looked up first, if possible.
             Step::Again { derived_key, .. } => (derived_key, !self.bank.dedupes),
         };
         crash::point("after_step_begin");

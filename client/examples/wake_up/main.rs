@@ -1,10 +1,9 @@
 //! Waking workers in other processes, without a NOTIFY in any emitting transaction.
 //!
 //! `cargo run -p pg-once --example wake_up -- --database-url postgres://localhost/mydb`, in a database where
-//! `CREATE EXTENSION pg_once` was done. By default the polls of an idle worker are at most a second
-//! apart; the bell is for events that must be delivered sooner. The program runs three cases (an idle worker is
-//! woken; many commits and few rings; the connections of both ends are cut) and fails if one of them does. `bell.rs` is
-//! the part to read.
+//! `CREATE EXTENSION pg_once` was done. An idle worker polls at least once a second by default; a ring (a NOTIFY) is
+//! for events that must be delivered sooner. The program runs three cases (an idle worker is woken; many commits and
+//! few rings; the connections of both ends are cut) and fails if one of them does. `bell.rs` is the part to read.
 
 mod bell;
 #[path = "../common/mod.rs"]

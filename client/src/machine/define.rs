@@ -1,4 +1,4 @@
-//! Owns the definition of a machine, and the checks that the definition fits its tables and sweeps cover the machine.
+//! Owns a machine's definition, and the checks that it fits its tables and that sweeps cover the machine.
 
 use tokio_postgres::types::Type;
 
@@ -49,7 +49,7 @@ impl Machine {
     ///
     /// # Errors
     /// `ON003` with all faults of the definition ([`Error::faults`]); `42501` if the table is not the caller's; `55006`
-    /// if a live lease or an open teardown needs what the new definition changes.
+    /// if a held lease or an open teardown needs what the new definition changes.
     pub async fn define<E: Executor>(exec: &E, definition: &Json) -> Result<Json, Error> {
         let args = [(definition as _, Type::JSON)];
         value(&only(exec.query(DEFINE, &args).await?)?)

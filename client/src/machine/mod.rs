@@ -76,7 +76,7 @@ impl MachineRow {
         &self.id
     }
 
-    /// Makes one call for this row, whose answer is one row. Its first arguments are machine and id, the others `own`.
+    /// Makes one call, which answers one row. The call's arguments are the machine, this row's id, then `own`.
     pub(crate) async fn call<E: Executor>(
         &self,
         exec: &E,

@@ -9,7 +9,7 @@ use tokio_postgres::Config;
 
 use crate::support::{QUICK, fresh_key, pool, pool_to};
 
-/// sqlx's pool retries a refused connection until a timeout, so the timeout is short.
+/// sqlx's pool retries a refused connection; a short `call_timeout` ends that.
 const HASTY: Backoff = Backoff {
     call_timeout: Duration::from_secs(1),
     ..QUICK

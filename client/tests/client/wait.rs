@@ -1,4 +1,4 @@
-//! The same request twelve times at once: a duplicate is refused at once, or waits for the first request's answer.
+//! Twelve equal requests in parallel: a duplicate is refused at once, or waits for the first request's answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

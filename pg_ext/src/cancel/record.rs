@@ -1,5 +1,5 @@
-//! Rows of `once.cancel` and `once.refund`. They are written under the lock of the user's row, so no write waits. Only
-//! the sweep's close_orphaned has no row to lock; it skips locked teardowns.
+//! Rows of `once.cancel` and `once.refund`. The user's row is locked first, so no write waits for these rows. Only the
+//! sweep's close_orphaned has no row to lock; it skips locked teardowns.
 
 use super::numeric;
 use crate::call::from_utf8;

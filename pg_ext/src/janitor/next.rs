@@ -1,8 +1,8 @@
 //! The time at which the next pass over this database can have something to do, unless somebody writes earlier.
 //!
-//! The answer is the earliest time at which a row of any task may be due, read from the index that the task's sweep
-//! reads. If the last sweep skipped a due row because the row was locked, that time is past. So the answer is never too
-//! late. outbox_retire does not count: it only frees space, and a pass after the longest pause is soon enough for that.
+//! The answer is the earliest time at which a row may be due, read from the index that the task's sweep reads. A row
+//! that the last sweep skipped as locked counts, so the answer may be past. Moves of machines without `history`,
+//! orphaned teardowns and outbox_retire do not count: a pass after the longest pause is soon enough for them.
 
 use super::task::Task;
 use crate::clock;

@@ -39,7 +39,7 @@ impl<'a> Draft<'a> {
         Draft {
             subscriber,
             token: None,
-            // A vector that grows moves its rows; most takes are no larger.
+            // A growing vector moves its rows; most takes have at most 128.
             rows: Vec::with_capacity(wish.max.min(128)),
             wish,
             alone: false,

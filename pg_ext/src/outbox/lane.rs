@@ -123,7 +123,7 @@ impl<'a> LockedLane<'a> {
         Ok((!taken).then_some((open, !over.is_empty())))
     }
 
-    /// The batch still holds events of this lane. (A batch of several lanes may hold only events of the other lanes.)
+    /// The batch still holds events of this lane. (A batch of several lanes may have none of this lane left.)
     fn is_held_in(&self, batch: &Batch) -> Result<bool> {
         let lanes = batch.lanes();
         let mine = |id: &i64| lanes.get(id) == Some(&self.lane);
