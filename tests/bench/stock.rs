@@ -191,7 +191,8 @@ pub async fn fill_up(database: &Database, due: Due, keys: u64, round: &str) -> R
         "substr(encode(sha256(t.scope::bytea || '\\x00'::bytea || ({key})::bytea), 'hex'), 1, 32)::uuid"
     );
     let others = [("key", key.as_str()), ("id", id.as_str())];
-    let past = format!("t.COLUMN - interval '{past}'");
+    // Each key at a time of its own, as claims have.
+    let past = format!("t.COLUMN - interval '{past}' + i * interval '1 microsecond'");
     if missing > 0 {
         let into = IDS[0].0;
         fill(template, database, into, &id, missing, &past, &others).await?;
