@@ -41,6 +41,8 @@ struct Launcher {
 pub fn main() {
     server::begin();
     server::connect_to_none();
+    // The server ignores a SIGHUP that comes before begin().
+    server::read_settings();
     let mut launcher = Launcher::default();
     loop {
         let nap = launcher.tend();

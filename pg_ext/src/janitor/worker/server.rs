@@ -109,10 +109,16 @@ pub fn nap(most: Option<Duration>) -> bool {
         let reload = &raw mut pg_sys::ConfigReloadPending;
         if reload.read_volatile() != 0 {
             reload.write_volatile(0);
-            pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+            read_settings();
         }
     }
     true
+}
+
+/// Reads the server's configuration file.
+pub fn read_settings() {
+    // SAFETY: outside of a transaction, as after SIGHUP.
+    unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
 }
 
 /// Ends this process. After a code other than 0 the server starts the launcher again.
