@@ -34,15 +34,15 @@ public record Subscriber(String topic, String name) {
                 topic, name, max, lease);
     }
 
-    /** Without ids: all events that are left in the batch. Returns how many were acked. */
+    /** ids: null: all events that are left in the batch; an empty array: none. Returns how many were acked. */
     public int ack(Connection connection, long token, Long... ids) {
-        return rows(connection, ACK, row -> row.getInt(1), topic, name, token, given(ids)).get(0);
+        return rows(connection, ACK, row -> row.getInt(1), topic, name, token, ids).get(0);
     }
 
     /** kind: a word to count failures by; "released" counts no attempt, "never" is dead at once. */
     public List<Nacked> nack(Connection connection, long token, String error, String kind, Double after, Long... ids) {
         return rows(connection, NACK, row -> new Nacked(row.getLong("event_id"), row.getInt("attempt"), row.getBoolean("dead")),
-                topic, name, token, given(ids), error, kind, Lease.storableWait(after));
+                topic, name, token, ids, error, kind, Lease.storableWait(after));
     }
 
     public Void extend(Connection connection, long token, Double lease) {
@@ -57,12 +57,8 @@ public record Subscriber(String topic, String name) {
                 topic, name, max);
     }
 
-    /** For operators: makes dead letters due again, of ids or of all, the longest dead first. Returns how many. */
+    /** For operators: makes dead letters due again, of ids or (null) of all, the longest dead first. Returns how many. */
     public int redrive(Connection connection, int max, Long... ids) {
-        return rows(connection, REDRIVE, row -> row.getInt(1), topic, name, max, given(ids)).get(0);
-    }
-
-    private static Long[] given(Long[] ids) {
-        return ids.length == 0 ? null : ids;
+        return rows(connection, REDRIVE, row -> row.getInt(1), topic, name, max, ids).get(0);
     }
 }
