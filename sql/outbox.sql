@@ -363,7 +363,7 @@ Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic h
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
-$$Marks events of the batch as delivered (NULL: all that it still holds). Returns how many events this call acked. Concurrent handlers must name their events.
+$$Marks events of the batch as delivered (NULL, also an array_agg of no rows: all that it still holds). Returns how many events this call acked. Concurrent handlers must name their events.
 Errors: ON006 an earlier transaction has acked one of the events with this token (event_ids NULL: the batch's last event); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(

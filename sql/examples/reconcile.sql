@@ -124,7 +124,7 @@ SELECT CASE WHEN l.line IS NULL THEN 'dead, and they do not have it' ELSE 'dead,
        d.event_id, d.payload ->> 'reference', d.died_at,
        CASE WHEN l.line IS NULL THEN 'outbox_redrive' ELSE 'nothing: leave it dead' END
   FROM once.outbox_dead(in_topic, in_subscriber, max => 10000) d
-  LEFT JOIN reconcile_ledger l ON l.reference = d.payload ->> 'reference';
+  LEFT JOIN reconcile_ledger l ON d.payload ->> 'reference' IN (l.reference, l.idempotency_key);
 $$;
 COMMENT ON FUNCTION reconcile_dead(text, text) IS
 'Shows which dead letters have arrived, and which to send again.';

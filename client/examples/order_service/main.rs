@@ -172,7 +172,8 @@ async fn complete_abandoned(
         let _ = stop.wait_for(|stop| *stop).await;
     };
     let make = move |abandoned: Abandoned| shop.clone().make_abandoned(abandoned);
-    let completed = completer.run(stopped, make).await?;
+    let run = completer.run(stopped, make).await;
+    let completed = run.inspect_err(|error| tracing::error!(%error, "the completer has ended"))?;
     tracing::info!(?completed, "the completer has ended");
     Ok(())
 }

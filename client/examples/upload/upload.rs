@@ -1,7 +1,8 @@
 //! Handles notices that an object was uploaded: each content gets one job, however many notices arrive.
 //!
 //! Stores send a notice at least once. For a repeated message the inbox returns the first verdict; a new message about
-//! the same content changes no row, and emits nothing.
+//! the same content changes no row, and emits nothing. If notices may overtake each other, keep the store's sequence
+//! number in the row, and let only a newer one change it.
 //!
 //! The lines that pg_once adds to a consumer are marked `// once`, but not those that emit: many consumers do not emit.
 //!

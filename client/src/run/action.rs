@@ -133,7 +133,7 @@ impl ActionRunner {
     /// # topic.set(&pool, &TopicOptions::new()).await?;
     /// let (run, topic) = (machine.row(job).action("run").requester("worker"), &topic);
     /// let acted = run.run(&pool, |_lease, transaction| async move {
-    ///     transaction.execute("UPDATE batch_item SET state = 'succeeded'", &[]).await?;
+    ///     transaction.execute("UPDATE batch_item SET state = 'succeeded' WHERE job_id = $1", &[&job]).await?;
     ///     topic.emit(&transaction, &Json::from_text("\"done\""), &EmitOptions::new()).await?;
     ///     Ok(Some(Json::of(&serde_json::json!({"result": "3 of 3"}))?))
     /// });
