@@ -12,7 +12,7 @@ CREATE TABLE billing (
     invoices integer        NOT NULL DEFAULT 0
 );
 
--- No unique constraint on billing_id, so that a wrong second invoice or payment would be visible.
+-- No unique constraint on billing_id: a wrong second invoice or payment must show as a row.
 CREATE TABLE invoice (
     id         bigint         GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     billing_id uuid           NOT NULL REFERENCES billing,

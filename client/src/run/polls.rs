@@ -1,6 +1,6 @@
 //! Owns the polls of a duplicate that waits for the first request's answer.
 //!
-//! Invariant: a duplicate gives up only after a poll that was answered after the end of the time to wait. The waits are
+//! Invariant: a duplicate gives up only when a poll is answered after the time to wait is over. The waits are
 //! random, so that duplicates that came together do not ask together.
 
 use std::time::Duration;

@@ -97,7 +97,7 @@ pub fn put_lease(row: &mut KeyRow, until: i64) -> Result<()> {
     if row.is_pending() {
         row.put_i64(Col::LookAt, until);
     } else if until < row.i64(Col::LookAt) {
-        // key_abandon must read the key earlier. It relies on this order: the table is opened, then the clock is read.
+        // look_at moves back, so key_abandon relies on this order: the table is opened, then the clock is read.
         let _table = Table::to_write(TABLE)?;
         row.put_i64(Col::LookAt, until.max(clock::now_us()?));
     }

@@ -61,8 +61,8 @@ impl StepRow {
         row
     }
 
-    /// The latest step, whatever the isolation level. Most step calls only lock the key's row, so a write under an
-    /// older snapshot would miss a newer step without an error.
+    /// The step's latest row, at any isolation level. Most step calls only lock the key's row, so no serialization error
+    /// would show that an older snapshot missed a row.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [
@@ -344,7 +344,7 @@ pub fn key_derive(call: &Call) -> Result<Datum> {
     ))
 }
 
-/// Deletes the committed steps of a key, whatever the isolation level. The caller has locked the key's row.
+/// Deletes all steps of a key, at any isolation level. The caller has locked the key's row.
 pub fn forget_all(id: KeyId) -> Result<()> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_write(TABLE)?;

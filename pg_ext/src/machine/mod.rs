@@ -45,7 +45,7 @@ use crate::settings;
 use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
-/// Returns the number of a machine's lock. To the transaction's end, a claim holds it shared, a change exclusively.
+/// Returns the number of a machine's lock. To the transaction's end, claims share the lock; a change of the machine holds it alone.
 pub fn lock_of(machine: &str) -> u64 {
     let digest = Sha256::new()
         .chain_update("machine\0")

@@ -189,8 +189,8 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry in the order of event ids, which grow with time: after a row that has waited since
-    /// its event was emitted, no row has waited longer.
+    /// Counts the rows of once.retry by event id, thus by time of emission: if a row has waited since its event was
+    /// emitted, no later row has waited longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;

@@ -49,7 +49,7 @@ pub enum JobOutcome {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
-    /// The row is not in the step's status, or the step names no such requester.
+    /// The row is not in the step's status, or the step lacks this requester.
     Refused {
         /// The status that the row has.
         status: String,

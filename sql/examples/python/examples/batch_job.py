@@ -22,7 +22,7 @@ def run_items(db, render, action):
         items = conn.execute(OPEN, (action.row.id,)).fetchall()
     for item, artifact in items:
         render(item, f"{artifact}/{action.token}")  # a file of this attempt's own
-        # LeaseLost: delete that file, unless the item has succeeded.
+        # On LeaseLost the caller of run_job deletes that file, unless the item has succeeded.
         transaction(db, lambda conn, item=item: pay(conn, action, item), unanswered=True)
     return action.row.id
 
