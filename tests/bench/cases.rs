@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::database::{Database, SNAPSHOT};
 use crate::measured::{Among, Asked, Case};
-use crate::pgbench::Until;
+use crate::pgbench::{Script, Until};
 use crate::rounds::{Before, Contender, Contest};
 use crate::stock::MOST_FOR_PLPGSQL;
 
@@ -44,15 +44,27 @@ fn seconds(database: &Database) -> Until {
     Until::Seconds(database.settings.seconds())
 }
 
+/// The two raw sides of claims, which have one bar.
+fn raw(plain: Script<'static>, on_conflict: Script<'static>) -> [Contender; 2] {
+    [
+        Contender::of(RAW, plain, Some(OF_RAW)),
+        Contender::of(ON_CONFLICT, on_conflict, Some(OF_RAW)),
+    ]
+}
+
+fn raw_claims() -> [Contender; 2] {
+    raw(
+        script!("claim_complete_raw"),
+        script!("claim_complete_conflict"),
+    )
+}
+
 fn claims() -> Vec<Contender> {
+    let [plain, on_conflict] = raw_claims();
     vec![
         Contender::of(ONCE, script!("claim_complete_once"), None),
-        Contender::of(RAW, script!("claim_complete_raw"), Some(OF_RAW)),
-        Contender::of(
-            ON_CONFLICT,
-            script!("claim_complete_conflict"),
-            Some(OF_RAW),
-        ),
+        plain,
+        on_conflict,
         Contender::of(LEAN, script!("claim_complete_lean"), None),
         Contender::of(PLPGSQL, script!("claim_complete_plpgsql"), Some(MORE_THAN)),
     ]
@@ -75,33 +87,27 @@ pub async fn without_stock(database: &Database) -> Result<Vec<Case>> {
         until: seconds(database),
         contenders: claims,
     };
+    let [plain, on_conflict] = raw(
+        script!("one_transaction_raw"),
+        script!("one_transaction_conflict"),
+    );
     let one_transaction = Contest {
         name: "claim + complete, one transaction",
-        among: Among::FinishedKeys(0),
-        stock: 0,
-        before_round: Before::EmptyKeys,
-        until: seconds(database),
         contenders: vec![
             Contender::of(ONCE, script!("one_transaction_once"), None),
-            Contender::of(RAW, script!("one_transaction_raw"), Some(OF_RAW)),
-            Contender::of(
-                ON_CONFLICT,
-                script!("one_transaction_conflict"),
-                Some(OF_RAW),
-            ),
+            plain,
+            on_conflict,
             Contender::of(PLPGSQL, script!("one_transaction_plpgsql"), Some(MORE_THAN)),
         ],
+        ..two_calls.clone()
     };
+    let [plain, on_conflict] = raw_claims();
     let fingerprint = Contest {
         name: "claim + complete with a fingerprint, two transactions",
         contenders: vec![
             Contender::of(ONCE, script!("claim_complete_fingerprint"), None),
-            Contender::of(RAW, script!("claim_complete_raw"), Some(OF_RAW)),
-            Contender::of(
-                ON_CONFLICT,
-                script!("claim_complete_conflict"),
-                Some(OF_RAW),
-            ),
+            plain,
+            on_conflict,
         ],
         ..two_calls.clone()
     };
