@@ -113,7 +113,9 @@ async function finish(client, lease, order, state) {
 function orderOf(body) {
   try {
     const order = JSON.parse(body);
-    const good = typeof order.customer === 'string' && typeof order.item === 'string' &&
+    // The customer becomes an order key: what the server refuses there is refused here, before the charge.
+    const good = typeof order.customer === 'string' && order.customer.length > 0 && order.customer.length <= 255 &&
+      typeof order.item === 'string' &&
       Number.isSafeInteger(order.amount_cents) && order.amount_cents > 0;
     return good ? order : undefined;
   } catch {

@@ -169,7 +169,9 @@ public final class Orders {
     private static Order readOrder(Connection connection, String body) {
         Order order = Database.rows(connection, READ_ORDER,
                 row -> new Order(row.getString(1), row.getString(2), row.getLong(3)), body).get(0);
-        return order.customer != null && order.item != null && order.amountCents > 0 ? order : null;
+        // The customer becomes an order key: what the server refuses there is refused here, before the charge.
+        boolean isOrderKey = order.customer != null && !order.customer.isEmpty() && order.customer.length() <= 255;
+        return isOrderKey && order.item != null && order.amountCents > 0 ? order : null;
     }
 
     private static State readState(Connection connection, String json) {
