@@ -84,12 +84,12 @@ impl<E: Autocommit> Attempt<'_, E> {
             Ok(Done::Stored(answer)) => Ok(Outcome::Ran(answer).into()),
             Ok(Done::Answer(answer)) => {
                 let complete = || lease.complete(exec, &answer);
-                let written = self.backoff.insist_once(complete).await;
+                let written = self.backoff.insist_once(lease.lease_left(), complete).await;
                 self.end_as(Outcome::Ran(answer), written)
             }
             Err(Failure::Abort(answer)) => {
                 let abort = || lease.abort(exec, &answer);
-                let written = self.backoff.insist_once(abort).await;
+                let written = self.backoff.insist_once(lease.lease_left(), abort).await;
                 self.end_as(Outcome::Aborted(answer), written)
             }
             Err(Failure::Retry { error, retry_after }) => {
@@ -104,7 +104,7 @@ impl<E: Autocommit> Attempt<'_, E> {
                         .park(exec, reason.as_deref().unwrap_or_default())
                         .await
                 };
-                let written = saying(self.backoff, Some(&reason), park).await;
+                let written = saying(self.backoff, lease, Some(&reason), park).await;
                 let attempt = lease.attempt();
                 self.end_as(Outcome::Parked { attempt }, written)
             }
@@ -149,6 +149,6 @@ impl<E: Autocommit> Attempt<'_, E> {
             let (lease, error) = (self.lease, error.as_deref());
             lease.release(self.exec, error, after).await
         };
-        saying(self.backoff, Some(error), release).await
+        saying(self.backoff, self.lease, Some(error), release).await
     }
 }

@@ -30,6 +30,7 @@ use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Le
 pub use action::{Acted, ActionRunner};
 use attempt::{Attempt, End};
 pub use completer::{Complete, Completed, Completer, Completion};
+use heartbeat::Leased;
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
 pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered};
 pub use outcome::{Done, Failure, Outcome};
@@ -318,6 +319,7 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
 /// Calls `write` with a storable reason; with its ASCII form if the database's encoding lacks a character of it.
 async fn saying<T, F: Future<Output = Result<T, Error>>>(
     backoff: &Backoff,
+    lease: &impl Leased,
     reason: Option<&str>,
     write: impl Fn(Option<String>) -> F,
 ) -> Result<T, Error> {
@@ -328,7 +330,7 @@ async fn saying<T, F: Future<Output = Result<T, Error>>>(
         }
         written => written,
     };
-    backoff.insist(written).await
+    backoff.insist(lease.lease_left(), written).await
 }
 
 fn in_ascii(text: String) -> String {
