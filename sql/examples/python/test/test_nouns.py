@@ -234,6 +234,25 @@ class Keys(unittest.TestCase):
             thread.join()
             self.assertEqual(ended, [200])
 
+    def test_a_heartbeat_extends_by_the_lease_that_was_asked_for(self) -> None:
+        left = []
+
+        def beats(lease: Lease) -> Answer:
+            time.sleep(1.5)
+            left.append(claim(db, "nouns", lease.key, {}).lease_left)  # the scope's lease is 10 s
+            return lease.complete(db, 200)
+
+        run(db, "nouns", new_key(), {}, beats, lease=3)
+        row = Row("billing", scalar("INSERT INTO billing (customer, total) VALUES ('ada', 70) RETURNING id"))
+
+        def acts(_: Any) -> None:
+            time.sleep(1.5)
+            left.append(row.claim(db, "close", "clerk").lease_left)  # the step's lease is 1 min
+
+        act(db, row, "close", acts, requester="clerk", lease=3)
+        for seconds in left:
+            self.assertTrue(1.6 < seconds <= 3, left)
+
     def test_a_completer_finishes_what_no_client_comes_back_for_and_holds_one_key_at_a_time(self) -> None:
         running = "SELECT count(*) FROM once.key_list('left', in_status => 'running')"
 
