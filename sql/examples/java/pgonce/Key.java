@@ -73,7 +73,8 @@ public record Key(Database database, String scope, String key) {
                 return Answer.problem(503, "the request could not be finished", failure.after);
             } catch (Unknown failure) {
                 return park(lease, failure.getMessage());
-            } catch (OnceException.LeaseLost e) {
+            } catch (OnceException.LeaseLost e) { // of this lease, or of another that the work holds
+                giveBack(lease, e.getMessage(), 1.0);
                 return inProgress();
             } catch (OnceException.Conflict | OnceException.Unavailable | OnceException.AlreadyDone e) {
                 // The work's last transaction may have been committed. Once the key is released, an old transaction

@@ -127,7 +127,10 @@ export async function run(pool, scope, key, request, work) {
       return await heartbeat(pool, lease.seconds, (client) => lease.extend(client), (lost) => work(lease, lost));
     } catch (error) {
       if (error instanceof Unknown) return park(pool, lease, error.message);
-      if (error instanceof LeaseLost) return inProgress();
+      if (error instanceof LeaseLost) { // of this lease, or of another that the work holds
+        await giveBack(pool, lease, error.message, 1);
+        return inProgress();
+      }
       if (error instanceof Retry) {
         await giveBack(pool, lease, error.message, error.after);
         return problem(503, 'the request could not be finished', error.after);

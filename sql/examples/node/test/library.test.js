@@ -6,7 +6,7 @@ import { after, test } from 'node:test';
 import pg from 'pg';
 import { call, transaction } from '../pg_once/database.js';
 import * as errors from '../pg_once/errors.js';
-import { claim, keyOfHeader } from '../pg_once/key.js';
+import { claim, keyOfHeader, run } from '../pg_once/key.js';
 import { admin, newKey, scalar, select, URL_ } from './harness.js';
 import { Proxy } from './proxy.js';
 
@@ -95,6 +95,14 @@ for (const [end, runs] of [['phase', 1], ['advance', 2], ['complete', 2], ['abor
     assert.deepEqual(await select('SELECT order_id FROM orders WHERE idempotency_key = $1', key), [[ids[0]]]);
   });
 }
+
+test('a request that finds another lease lost gives its own key back', async () => {
+  const key = newKey();
+  const { lease: other } = await claim(pool, 'test', newKey(), '{}');
+  await call(pool, (client) => other.release(client, 'an error'));
+  const { status } = await run(pool, 'test', key, '{}', () => call(pool, (client) => other.advance(client, 'paid')));
+  assert.deepEqual([status, await scalar("SELECT status FROM once.key_get('test', $1)", key)], [409, 'released']);
+});
 
 test('what was stored comes back byte for byte', async () => {
   const stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}';

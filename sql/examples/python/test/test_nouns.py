@@ -140,6 +140,7 @@ class Keys(unittest.TestCase):
             (Retry("later", 0.01), 503, "released"),
             (Refused("no", 402), 402, "finished"),
             (Unknown("lost"), 409, "parked"),
+            (errors.LeaseLost("of an action"), 409, "released"),
             (ZeroDivisionError(), None, "released"),
         ]:
             for on in (db, adb):

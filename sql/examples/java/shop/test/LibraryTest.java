@@ -34,6 +34,7 @@ final class LibraryTest {
         for (String end : List.of("phase", "advance", "complete", "abort")) {
             Check.test("a phase whose COMMIT was not answered is run again and commits once: " + end, () -> lostCommit(end));
         }
+        Check.test("a request that finds another lease lost gives its own key back", LibraryTest::otherLease);
         Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
         Check.test("the key of a header may be quoted or bare", LibraryTest::header);
         Check.test("no two users share a key", LibraryTest::users);
@@ -120,6 +121,17 @@ final class LibraryTest {
         }
         equal(ids.size(), end.equals("phase") ? 1 : 2);
         equal(select("SELECT order_id FROM orders WHERE idempotency_key = ?", key), List.of(List.of(ids.get(0))));
+    }
+
+    private static void otherLease() {
+        Lease other = new Key(DATABASE, "test", newKey()).claim("{}").lease();
+        DATABASE.call(connection -> other.release(connection, "an error", null));
+        String key = newKey();
+        Answer answer = new Key(DATABASE, "test", key).run("{}", lease -> {
+            DATABASE.call(connection -> other.advance(connection, "paid", null));
+            return null;
+        });
+        equal(answer.status() + " " + scalar("SELECT status FROM once.key_get('test', ?)", key), "409 released");
     }
 
     private static void bytes() {

@@ -164,7 +164,8 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
         except LeaseLost:
             return answer_of(InProgress(1))
         return answer_of(Parked(lease.attempt))
-    except LeaseLost:
+    except LeaseLost as error:  # of this lease, or of another that the work holds
+        yield from give_back(lease, str(error), deferred)
         return answer_of(InProgress(1))
     except (Conflict, Unavailable, AlreadyDone) as error:
         # Once the key is released, an old transaction that still runs cannot commit a write with this token. So
