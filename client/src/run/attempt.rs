@@ -21,7 +21,7 @@ pub(super) struct Attempt<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
-    /// The time until the key is due again after a failure that names no time; `None`: it is due at once.
+    /// The least time until the key is due again after a failure; `None`: the failure's own time alone counts.
     pub(super) deferred: Option<Duration>,
 }
 
@@ -93,7 +93,7 @@ impl<E: Autocommit> Attempt<'_, E> {
                 self.end_as(Outcome::Aborted(answer), written)
             }
             Err(Failure::Retry { error, retry_after }) => {
-                let retry_after = retry_after.or(self.deferred);
+                let retry_after = retry_after.max(self.deferred);
                 let written = self.release(&error, retry_after).await;
                 self.end_as(Outcome::Released { error, retry_after }, written)
             }
