@@ -83,8 +83,8 @@ public record Key(Database database, String scope, String key) {
                 giveBack(lease, e.getMessage(), null);
                 Database.pause(Database.waitBefore(round));
             } catch (RuntimeException | Error e) {
-                giveBack(lease, e.toString(), 1.0);
-                throw e;
+                // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
+                if (!(giveBack(lease, e.toString(), 1.0) && e instanceof OnceException)) throw e;
             }
         }
         return Answer.problem(503, "the request could not be finished", 1);
@@ -163,13 +163,17 @@ public record Key(Database database, String scope, String key) {
         return Answer.problem(409, "the outcome of a request with this key is not known yet");
     }
 
-    private void giveBack(Lease lease, String error, Double after) {
+    /** Returns whether this lease has finished the key. */
+    private boolean giveBack(Lease lease, String error, Double after) {
         try {
             database.call(connection -> lease.release(connection, error, after));
-        } catch (OnceException.LeaseLost | OnceException.AlreadyDone e) {
+        } catch (OnceException.AlreadyDone e) {
+            return true;
+        } catch (OnceException.LeaseLost e) {
             // Nothing to release: the next claim shows the key's state.
         } catch (OnceException.Conflict | OnceException.Unavailable e) {
             Database.LOG.log(Level.WARNING, "the key is left to its lease: {0}", error);
         }
+        return false;
     }
 }

@@ -7,7 +7,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, storableWait, transaction, waitBefore } from './database.js';
-import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
+import { AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable } from './errors.js';
 
 const ROUNDS = 3; // the most calls of the work in one `run`, if the database fails meanwhile
 
@@ -135,14 +135,13 @@ export async function run(pool, scope, key, request, work) {
         await giveBack(pool, lease, error.message, error.after);
         return problem(503, 'the request could not be finished', error.after);
       }
-      if (![Conflict, Unavailable, AlreadyDone].some((known) => error instanceof known)) {
-        await giveBack(pool, lease, String(error), 1);
-        throw error;
-      }
+      const again = [Conflict, Unavailable, AlreadyDone].some((known) => error instanceof known);
       // The work's last transaction may have been committed. Once the key is released, an old transaction
       // that still runs cannot commit a write with this token. So the next claim finds the final state.
       // (Claiming with the same holder would not end the token.)
-      await giveBack(pool, lease, String(error));
+      const finished = await giveBack(pool, lease, String(error), again ? null : 1);
+      // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
+      if (!again && !(finished && error instanceof OnceError)) throw error;
       await sleep(waitBefore(round));
     }
   }
@@ -225,13 +224,16 @@ async function park(pool, lease, reason) {
   return problem(409, 'the outcome of a request with this key is not known yet');
 }
 
+/** → whether this lease has finished the key. */
 async function giveBack(pool, lease, error, after) {
   try {
     await call(pool, (client) => lease.release(client, error, after));
   } catch (refusal) {
     // LeaseLost or AlreadyDone: nothing to release. Conflict or Unavailable: the lease will expire.
     if (![LeaseLost, AlreadyDone, Conflict, Unavailable].some((known) => refusal instanceof known)) throw refusal;
+    return refusal instanceof AlreadyDone;
   }
+  return false;
 }
 
 /** A text that the server accepts: not empty, at most 1000 characters, no NUL. */

@@ -104,6 +104,20 @@ test('a request that finds another lease lost gives its own key back', async () 
   assert.deepEqual([status, await scalar("SELECT status FROM once.key_get('test', $1)", key)], [409, 'released']);
 });
 
+test('a request whose COMMIT was not answered is answered although its repeat meets a row of its own', async (t) => {
+  const proxy = await Proxy.start(t, URL_);
+  const through = new pg.Pool({ connectionString: proxy.url, max: 2 });
+  t.after(() => through.end());
+  const key = newKey();
+  const insert = `INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents) VALUES ($1, 'own row', 'ada', 'tea', 1)`;
+  proxy.cut({ text: 'COMMIT' });
+  const { status } = await run(pool, 'test', key, '{}', (lease) => lease.lastPhase(through, async (client) => {
+    await client.query(insert, [key]);
+    return lease.complete(client, 201, '{}');
+  }));
+  assert.deepEqual([status, proxy.struck], [201, true]);
+});
+
 test('what was stored comes back byte for byte', async () => {
   const stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}';
   const key = newKey();

@@ -35,6 +35,8 @@ final class LibraryTest {
             Check.test("a phase whose COMMIT was not answered is run again and commits once: " + end, () -> lostCommit(end));
         }
         Check.test("a request that finds another lease lost gives its own key back", LibraryTest::otherLease);
+        Check.test("a request whose COMMIT was not answered is answered although its repeat meets a row of its own",
+                LibraryTest::ownRow);
         Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
         Check.test("the key of a header may be quoted or bare", LibraryTest::header);
         Check.test("no two users share a key", LibraryTest::users);
@@ -132,6 +134,21 @@ final class LibraryTest {
             return null;
         });
         equal(answer.status() + " " + scalar("SELECT status FROM once.key_get('test', ?)", key), "409 released");
+    }
+
+    private static void ownRow() throws Exception {
+        String key = newKey();
+        String insert = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents)"
+                + " VALUES (?::uuid, 'own row', 'ada', 'tea', 1) RETURNING 1";
+        try (Proxy proxy = new Proxy(Check.URL)) {
+            Database through = Database.at(proxy.url());
+            proxy.cut("COMMIT", 1, true, false);
+            Answer answer = new Key(DATABASE, "test", key).run("{}", lease -> lease.lastPhase(through, connection -> {
+                rows(connection, insert, row -> null, key);
+                return lease.complete(connection, 201, "{}");
+            }));
+            equal(answer.status() + " " + proxy.struck(), "201 true");
+        }
     }
 
     private static void bytes() {

@@ -172,7 +172,9 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
         # the next claim finds the final state. (Claiming with the same holder would not end the token.)
         return (yield from give_back(lease, str(error), deferred))
     except BaseException as error:
-        yield from give_back(lease, repr(error), deferred or 1)
+        answered = yield from give_back(lease, repr(error), deferred or 1)
+        if answered and isinstance(error, OnceError):
+            return answered  # its COMMIT was not answered, and the repeat met a row of its own
         raise
 
 
