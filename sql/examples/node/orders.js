@@ -87,7 +87,7 @@ async function askBank(derivedKey, orderId, amountCents, lost) {
   if (response.ok && isCharge(body)) return body;
   if (response.ok) throw new Retry("the bank's answer is not understood");
   if (status >= 400 && status < 500 && ![401, 403, 408, 409, 425, 429].includes(status)) throw new Refused(`the bank says ${status}`);
-  throw new Retry(`the bank says ${status}`, { after: retryAfter(response.headers.get('retry-after')) ?? 1 });
+  throw new Retry(`the bank says ${status}`, { after: retryAfter(response.headers.get('retry-after')) });
 }
 
 function isCharge(body) {

@@ -32,9 +32,9 @@ const EXTEND = 'SELECT once.key_extend($1, $2, $3, make_interval(secs => $4))';
 
 /** The work failed, and another attempt may succeed: the key is released. */
 export class Retry extends Error {
-  constructor(message, { after = 1, cause } = {}) {
+  constructor(message, { after = null, cause } = {}) {
     super(message, { cause });
-    this.after = after; // seconds
+    this.after = after; // seconds; null: longer after each attempt
   }
 }
 
@@ -43,6 +43,9 @@ export function retryAfter(value) {
   const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
   return seconds > 0 ? seconds : null;
 }
+
+/** Seconds until a key that failed is due again. It grows, so that an outage does not use up max_attempts. */
+const waitAfter = (attempt) => (0.5 + Math.random() / 2) * Math.min(2 ** (attempt - 1), 300);
 
 /** Nobody knows whether the call acted, and a retry could act twice: the key is parked. */
 export class Unknown extends Error {}
@@ -132,14 +135,15 @@ export async function run(pool, scope, key, request, work) {
         return inProgress();
       }
       if (error instanceof Retry) {
-        await giveBack(pool, lease, error.message, error.after);
-        return problem(503, 'the request could not be finished', error.after);
+        const after = error.after ?? waitAfter(lease.attempt);
+        await giveBack(pool, lease, error.message, after);
+        return problem(503, 'the request could not be finished', after);
       }
       const again = [Conflict, Unavailable, AlreadyDone].some((known) => error instanceof known);
       // The work's last transaction may have been committed. Once the key is released, an old transaction
       // that still runs cannot commit a write with this token. So the next claim finds the final state.
       // (Claiming with the same holder would not end the token.)
-      const finished = await giveBack(pool, lease, String(error), again ? null : 1);
+      const finished = await giveBack(pool, lease, String(error), again ? null : waitAfter(lease.attempt));
       // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
       if (!again && !(finished && error instanceof OnceError)) throw error;
       await sleep(waitBefore(round));

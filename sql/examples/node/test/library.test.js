@@ -6,7 +6,7 @@ import { after, test } from 'node:test';
 import pg from 'pg';
 import { call, transaction } from '../pg_once/database.js';
 import * as errors from '../pg_once/errors.js';
-import { claim, keyOfHeader, run } from '../pg_once/key.js';
+import { claim, keyOfHeader, Retry, run } from '../pg_once/key.js';
 import { admin, newKey, scalar, select, URL_ } from './harness.js';
 import { Proxy } from './proxy.js';
 
@@ -116,6 +116,16 @@ test('a request whose COMMIT was not answered is answered although its repeat me
     return lease.complete(client, 201, '{}');
   }));
   assert.deepEqual([status, proxy.struck], [201, true]);
+});
+
+test('a client waits longer after each failure', async () => {
+  const key = newKey();
+  for (let attempt = 1; attempt <= 6; attempt += 1) {
+    const { lease } = await claim(pool, 'test', key, '{}');
+    await call(pool, (client) => lease.release(client, 'died'));
+  }
+  const { headers } = await run(pool, 'test', key, '{}', () => { throw new Retry('the bank is away'); });
+  assert.ok(headers['Retry-After'] >= 32 && headers['Retry-After'] <= 64, headers['Retry-After']);
 });
 
 test('what was stored comes back byte for byte', async () => {

@@ -298,6 +298,15 @@ class Keys(unittest.TestCase):
                 self.assertTrue(begin <= most and least <= scalar("SELECT clock_timestamp()"), (failure, attempt, due))
                 scalar("SELECT once.key_forget('failing', %s)", name)
 
+    def test_a_client_waits_longer_after_each_failure(self) -> None:
+        (name,) = self.abandoned(1, "failing", attempts=6)
+
+        def fails(_: Lease) -> Answer:
+            raise Retry("the bank is away")
+
+        wait = int(run(db, "failing", name, {"for": name}, fails).headers["Retry-After"])
+        self.assertTrue(32 <= wait <= 64, wait)
+
     def test_a_completer_counts_the_keys_that_have_their_answer(self) -> None:
         ends: list[Any] = [Retry("later", 60), Refused("no"), Unknown("lost"), ZeroDivisionError(), 200]
         names = dict(zip(self.abandoned(5, "counted"), ends, strict=True))

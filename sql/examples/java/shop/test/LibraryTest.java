@@ -2,6 +2,7 @@ package shop.test;
 
 import static pgonce.Database.rows;
 import static shop.test.Check.equal;
+import static shop.test.Check.isTrue;
 import static shop.test.Check.newKey;
 import static shop.test.Check.raises;
 import static shop.test.Check.scalar;
@@ -37,6 +38,7 @@ final class LibraryTest {
         Check.test("a request that finds another lease lost gives its own key back", LibraryTest::otherLease);
         Check.test("a request whose COMMIT was not answered is answered although its repeat meets a row of its own",
                 LibraryTest::ownRow);
+        Check.test("a client waits longer after each failure", LibraryTest::waits);
         Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
         Check.test("the key of a header may be quoted or bare", LibraryTest::header);
         Check.test("no two users share a key", LibraryTest::users);
@@ -149,6 +151,19 @@ final class LibraryTest {
             }));
             equal(answer.status() + " " + proxy.struck(), "201 true");
         }
+    }
+
+    private static void waits() {
+        Key key = new Key(DATABASE, "test", newKey());
+        for (int attempt = 1; attempt <= 6; attempt++) {
+            Lease lease = key.claim("{}").lease();
+            DATABASE.call(connection -> lease.release(connection, "died", null));
+        }
+        Answer answer = key.run("{}", lease -> {
+            throw new Key.Retry("the bank is away", null, null);
+        });
+        int wait = Integer.parseInt(answer.headers().get("Retry-After"));
+        isTrue("a wait of " + wait + " s", wait >= 32 && wait <= 64);
     }
 
     private static void bytes() {
