@@ -93,7 +93,7 @@ impl<E: Autocommit> Attempt<'_, E> {
                 self.end_as(Outcome::Aborted(answer), written)
             }
             Err(Failure::Retry { error, retry_after }) => {
-                let retry_after = retry_after.max(self.deferred);
+                let retry_after = retry_after.max(self.deferred).map(storable_wait);
                 let written = self.release(&error, retry_after).await;
                 self.end_as(Outcome::Released { error, retry_after }, written)
             }
@@ -144,7 +144,6 @@ impl<E: Autocommit> Attempt<'_, E> {
     }
 
     async fn release(&self, error: &str, after: Option<Duration>) -> Result<(), Error> {
-        let after = after.map(storable_wait);
         let release = |error: Option<String>| async move {
             let (lease, error) = (self.lease, error.as_deref());
             lease.release(self.exec, error, after).await

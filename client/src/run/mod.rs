@@ -50,8 +50,8 @@ const UNTRANSLATABLE: &str = "22P05";
 
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
-/// A longer wait is cut to this one (100 years), which the server accepts.
-const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// A longer wait is cut to one day: a `Retry-After` may be in the wrong unit, or a date by a wrong clock.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The runner of one request under its key; made by [`Key::run`].
 #[derive(Debug)]
@@ -348,7 +348,7 @@ fn cut(text: &str, longest: usize) -> Option<String> {
     Some(kept.collect()).filter(|kept: &String| !kept.is_empty())
 }
 
-/// A wait that the server accepts: the `Retry-After` of a foreign call may be 0, or too long.
+/// A wait that the server accepts, and that blocks nothing for long: see `LONGEST_WAIT`.
 fn storable_wait(wait: Duration) -> Duration {
     wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }
