@@ -6,12 +6,12 @@
 --   action_extend    a heartbeat that also reports a cancellation; a job calls it in each item's transaction;
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
---   sweep (task action_release): claim_into -> revert_to, once the lease has expired, as after a crash (state s).
--- An ended lease stays for 24 hours, or until the next claim: a repeated release gets the same answer, a repeated
--- finish ON006. The lease stores the row's next statuses, so the user's table needs no column for them.
+--   sweep (task action_release): claim_into -> revert_to for an expired lease, for example after a crash (state s).
+-- An ended lease stays for 24 hours, or until the next claim: a repeated release gets the same answer, and a
+-- repeated finish gets ON006. The lease stores the row's next statuses, so the user's table needs no column for them.
 
--- Finish and release change no indexed column, so they are HOT updates. A claim or a heartbeat sets look_at at most to
--- the end of the lease, action_expire and action_adopt to now; only the sweep sets a later time.
+-- Finish and release change no indexed column, so they can be HOT updates. After a claim or a heartbeat look_at is at
+-- most the end of the lease. action_expire and action_adopt set look_at to now. Only the sweep sets it later than both.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -42,9 +42,9 @@ COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microsecond
 COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease: from then on a sweep may revert the row, or another claim may take it. Finish, release and sweep keep this time.';
 COMMENT ON COLUMN once.action_lease.look_at IS 'From this time on the sweep action_release looks at the lease.';
 COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; the lease is kept for 24 hours after that. NULL: held.';
-COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the action_finish that ended the lease. 0: none did.';
+COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the action_finish that ended the lease. 0: no action_finish has ended it.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version after the move that ended the lease.';
-COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive reverts that failed. Each doubles the wait until the next try, from 10 s up to an hour; a lock timeout does not, and counts only if it is the first.';
+COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive reverts that failed. After the first failure the next try waits 10 s; each further failure doubles the wait, up to an hour. A lock timeout is counted only if it is the first failure.';
 COMMENT ON COLUMN once.action_lease.attempts IS 'Consecutive claims of this step without a finish; 0 for an adopted row.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
@@ -55,8 +55,8 @@ COMMENT ON COLUMN once.action_lease.revert_to IS 'The status that a release or a
 COMMENT ON COLUMN once.action_lease.step_key IS 'The step that the row was claimed for; NULL if action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.step_status IS 'The status that the step began in; NULL: the same as revert_to.';
 COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL if action_adopt adopted the row.';
-COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none, or adopted by action_adopt.';
-COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none, or adopted by action_adopt.';
+COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none was given, or action_adopt adopted the row.';
+COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none was given, or action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.note IS 'The error that action_release was given, or that of the last failed revert.';
 COMMENT ON COLUMN once.action_lease.finished_tokens IS 'The last eight tokens that finished an action of this row, the oldest first, 8 bytes each, big-endian; NULL: none.';
 SELECT pg_catalog.pg_extension_config_dump('once.action_lease', '');
@@ -68,7 +68,7 @@ CREATE FUNCTION once.action_claim(
     OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
-$$Claims one row for one step; never waits for a row or lease. requester: selects the claim state; lease: default the step's, then the setting once.action_lease; holder: a new UUID per attempt; version: only at this version. outcome: claimed (commit before any foreign call), in_progress (retry after retry_after), cancelling (tear down), refused (wrong status, version or requester), not_found, unclaimed (use transition).
+$$Claims a row for a step; waits for no row or lease. requester: selects the claim state; lease: default: the step's, else the setting once.action_lease; holder: a UUID per attempt; version: only at this version. outcome: claimed (commit before foreign calls), in_progress (retry after retry_after), cancelling (tear down), refused (wrong status, version or requester), not_found, unclaimed (no claim state: use transition).
 Errors: 42704 no such machine; 22023 bad argument; ON002 a trigger or policy suppresses the update; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.action_claim(
@@ -97,7 +97,7 @@ CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, text, bigint, json) IS
-$$Ends an action that succeeded, in the transaction of its writes; call it before them. patch: a JSON object of other columns to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, release, tear down).
+$$Ends an action that succeeded. Call it in the transaction of the action's writes, before those writes. patch: a JSON object of other columns to set. outcome: finished (claim_into -> successful_state), or cancelling (nothing changed: roll back this transaction's writes, release, tear down).
 Errors: ON001 the lease is lost: delete what the action made outside the database, unless the HINT says to look first; ON006 this token has finished the action already; ON002 a trigger or policy suppresses the update; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_finish(
@@ -122,7 +122,7 @@ COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
 CREATE FUNCTION once.action_expire(machine text, id text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. A revert that failed and was deferred is tried again by the next sweep. false: no lease is alive, no revert is deferred. Waits for a transaction that has the lease locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. A revert that failed and was deferred is tried again by the next sweep. false: there was no live lease and no deferred revert. Waits for a transaction that has the lease locked.
 Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the machine's owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.action_expire(machine text, id "any")
@@ -142,7 +142,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows a row's status, its holder, the rest of the lease (lease_left, negative after the lease expired) and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. If no lease is held, holder, claimed_at and lease_left are NULL; a missing id has no row. Ignores owners and rights on the table; never shows a token. Writes nothing.
+$$Shows a row's status, its holder, the rest of the lease (lease_left, negative after the lease expired) and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. If no lease is held, holder, claimed_at and lease_left are NULL; a missing id has no row. Does not check owners or rights on the table; never shows a token. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(
@@ -160,5 +160,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Sorted, within each machine, by the time at which a sweep looks at the lease, roughly its end; reads the first million leases. Columns as in action_get. Ignores owners and rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). The leases of a machine are sorted by the time at which a sweep looks at them, about the end of the lease. Of each machine only the first million leases are read, ended ones included. Columns as in action_get. Does not check owners or rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

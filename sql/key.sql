@@ -25,10 +25,10 @@ COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the ma
 
 -- One row per logical request. Completing a key in its first lease changes no indexed column, so it can be a HOT update
 -- (except with over 800 bytes of contents: reap_stage changes). fillfactor leaves room for the new version on the page:
--- measured with 90, 97 to 100 % of the updates are HOT; with 60, 98.6 to 100 %, but the table is 1.5 times as large.
+-- of the measured updates 97 to 100 % are HOT; with fillfactor 60, 98.6 to 100 %, and the table is 1.5 times as large.
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
--- The time of a UUIDv7 or ULID that ends the key replaces the id's first 4 bytes, so that new rows share index pages.
--- In lane 0, key_advance and key_extend write look_at only to set it earlier; key_complete and key_abort never do.
+-- If the key ends in a UUIDv7 or ULID, its time replaces the id's first 4 bytes, so that new rows share index pages.
+-- In lane 0, key_advance and key_extend write look_at only to set it earlier; key_complete and key_abort do not set it.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -70,11 +70,11 @@ COMMENT ON COLUMN once.key.token IS 'Token of the last claim, or a larger one th
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present or last attempt claimed the key; max_lease_life counts from then.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the earliest end that the first lease has had; for a finished key that was in lane 1, its finished_at. In lane 1: when key_take_abandoned looks at the key next (infinity: parked by key_park).';
-COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0 (key_reap): not later than the end of gone_for, under the options at the time of the write. In reap_stage 1 (key_tombstone): the end of the ttl.';
+COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the earliest end that was set for the first lease; for a finished key that was in lane 1, its finished_at. In lane 1: when key_take_abandoned looks at the key next (infinity: parked by key_park).';
+COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0, key_reap deletes a key whose gone_for has ended, and sets a later reap_at for any other. In reap_stage 1 (key_tombstone): the end of the ttl.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
-COMMENT ON COLUMN once.key.attempt_base IS 'The attempt that the last verdict retry was for; 0: none. max_attempts counts from it.';
+COMMENT ON COLUMN once.key.attempt_base IS 'The last parked attempt that key_resolve gave the verdict retry; 0: none. max_attempts counts from it.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked by key_park, c completed, a aborted, g tombstone (emptied).';
 COMMENT ON COLUMN once.key.reap_stage IS '0: key_reap deletes the row; 1: the key was finished with more than 800 bytes of state, request and answer, and key_tombstone empties the row after the ttl.';
 COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease (until key_abandon finds it expired); 1: unfinished, and claimed again, released, parked by key_park, or moved here by a sweep. Completers read only lane 1.';
@@ -123,8 +123,8 @@ COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in w
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began this version; NULL: none.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun; NULL: not begun.';
 COMMENT ON COLUMN once.key_step.done_at IS 'When the end of the call was recorded; NULL: not recorded, but the other side may have acted.';
-COMMENT ON COLUMN once.key_step.done_token IS 'Token of the attempt that recorded its end; NULL: not recorded.';
-COMMENT ON COLUMN once.key_step.result IS 'The result given to key_step_done; NULL: none, or its end is not recorded.';
+COMMENT ON COLUMN once.key_step.done_token IS 'Token of the attempt that recorded the end of the call; NULL: not recorded.';
+COMMENT ON COLUMN once.key_step.result IS 'The result given to key_step_done; NULL: none, or the end of the call is not recorded.';
 COMMENT ON COLUMN once.key_step.on_complete IS 'Event that key_complete emits, as registered: topic, payload, order_key.';
 COMMENT ON COLUMN once.key_step.on_abort IS 'Event that key_abort emits, as registered.';
 
@@ -151,14 +151,14 @@ COMMENT ON COLUMN once.scope.lease_us IS 'Lease of a claim, an advance or an ext
 COMMENT ON COLUMN once.scope.ttl_us IS 'How long an answer is replayed if the first claim names no ttl, in microseconds; NULL: once.key_ttl.';
 COMMENT ON COLUMN once.scope.gone_for_us IS 'How long a key stays gone after its ttl, in microseconds; 0: it is new at once; NULL: 24 hours.';
 COMMENT ON COLUMN once.scope.max_lease_life_us IS 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.scope.retry_after_us IS 'The longest retry_after while another attempt has the lease, in microseconds; NULL: once.retry_after.';
+COMMENT ON COLUMN once.scope.retry_after_us IS 'Upper limit of the retry_after that a claim gets while another attempt has the lease, in microseconds; NULL: once.retry_after.';
 COMMENT ON COLUMN once.scope.on_expiry IS 'What happens to a key whose lease expired: resume (the next claim resumes it) or park (it waits for key_resolve); NULL: resume.';
 COMMENT ON COLUMN once.scope.max_attempts IS 'Attempts until a key is parked; NULL: 25; 0: no limit.';
 COMMENT ON COLUMN once.scope.keep_request IS 'True: once.key keeps the request of the first claim; false or NULL: it does not.';
 COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance accepts, in the order in which a key passes them; NULL: any point, in any order.';
 COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope; NULL: no owner. The oid is valid in the incarnation that wrote it. In another incarnation (a restore) the role named owner_name is the owner; without such a role only superusers may use the scope.';
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name, brought up to date by sweeps and by calls that set options or rights; NULL: no owner.';
-COMMENT ON COLUMN once.scope.owner_incarnation IS 'The incarnation in which the owner''s oid is valid (once.incarnation, with the system identifier); NULL: no owner.';
+COMMENT ON COLUMN once.scope.owner_incarnation IS 'The incarnation in which the owner''s oid is valid: once.incarnation() combined with the system identifier; NULL: no owner.';
 
 -- key_mark and key_locked: the progress of the sweep task key_abandon (key/abandon.rs). A dump omits their rows:
 -- without rows the task reads all keys from the beginning.
@@ -168,7 +168,7 @@ CREATE TABLE once.key_mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
 COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when a run of key_abandon began, and that may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished, in lane 1 or in once.key_locked, or was claimed by a transaction that has a row here. In a transaction''s row: the keys that it claimed have a later look_at.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished, is in lane 1, is in once.key_locked, or has got its look_at from a transaction that has a row here. In a transaction''s row: the keys that it claimed have a later look_at.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -186,7 +186,7 @@ CREATE FUNCTION once.key_claim(
     OUT lease_left interval, OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_claim';
 COMMENT ON FUNCTION once.key_claim(text, text, json, interval, interval, text, bytea) IS
-$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request: compared as jsonb; or fingerprint: 32 bytes; holder: a fresh UUID text per attempt.
+$$Claims one logical request. scope: 1 to 100 characters; key: 1 to 255; request (compared as jsonb) or fingerprint (32 bytes); holder: a fresh UUID text per attempt.
 outcome: claimed (run it), resumed (go on from recovery_point), replayed (return response_*), in_progress (try again after retry_after; lease_left: rest of the lease), mismatched (another request), gone (past its ttl), parked (needs key_resolve).
 Errors: 22023 bad argument, 42501 the scope has another owner, 40001 a lost race above READ COMMITTED, 25006 a claim in a read-only transaction, ON007 a key of another shard.$$;
 
@@ -195,8 +195,8 @@ CREATE FUNCTION once.key_advance(
     OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
-$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, never to a shorter one.
-Errors: ON001 the lease is lost, ON006 an earlier transaction of this token has advanced to this point with this state (NULL: any) or finished the key, 22023 a point that the scope does not declare, that lies before the present point, or that is called started or finished, 42501 the scope has another owner.$$;
+$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, or keeps the present end if it is later.
+Errors: ON001 the lease is lost, ON006 this token has finished the key, or has advanced it in an earlier transaction to this point with this state (state NULL: with any state), 22023 a point that the scope does not declare, that lies before the present point, or that is called started or finished, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
@@ -209,7 +209,7 @@ CREATE FUNCTION once.key_abort(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_abort';
 COMMENT ON FUNCTION once.key_abort(text, text, bigint, integer, json, json) IS
-$$Stores the final answer of a failure and emits the steps' on_abort events, the last begun step first, also of steps whose end was never recorded. Later claims replay the answer. An event whose topic is gone or has no subscriber is discarded with a WARNING.
+$$Stores the final answer of a failure and emits the on_abort events of all steps, with or without a recorded end, the last begun step first. Later claims replay the answer. An event whose topic is gone or has no subscriber is discarded with a WARNING.
 Errors: ON001 the lease is lost, ON006 this token has finished the key already, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_release(scope text, key text, token bigint, error text = NULL, retry_after interval = NULL)
@@ -229,7 +229,7 @@ CREATE FUNCTION once.key_resolve(
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_resolve';
 COMMENT ON FUNCTION once.key_resolve(text, text, integer, text, integer, json, json) IS
 $$Decides on a parked key. attempt: as key_claim and key_get return it; verdict: retry (the next claim resumes, and max_attempts counts anew), complete or abort (with response_code and the answer to store; emits the steps' events as key_complete and key_abort do).
-Errors: 55006 the key is not parked, ON001 another verdict or attempt, or no such key, ON006 this attempt has this verdict already, 22023 bad argument, 42501 the scope has another owner.$$;
+Errors: 55006 the key is not parked, ON001 this attempt has another verdict, another attempt is parked, or there is no such key, ON006 this attempt has this verdict already, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_extend';
@@ -242,7 +242,7 @@ CREATE FUNCTION once.key_step(
     OUT done boolean, OUT result json, OUT attempted integer, OUT first_at timestamptz, OUT derived_key text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
-$$Records that a foreign call begins; commit before the call. done: the call has ended with result; do not repeat it. attempted: earlier attempts without a recorded end, the first at first_at; above 0: the other side may have acted. derived_key: the idempotency key to send.
+$$Records that a foreign call begins; commit before the call. done: the call has ended with result; do not repeat it. attempted: earlier attempts without a recorded end, the first at first_at; if any, the other side may have acted. derived_key: the idempotency key to send.
 on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the event that key_abort emits to undo the call; NULL keeps the old event.
 Errors: ON001 the lease is lost, ON006 this token finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or the topic has another owner.$$;
 
@@ -274,7 +274,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired (a first lease: only after the sweep key_abandon). It skips parked and locked keys; above READ COMMITTED also keys that have changed since the snapshot. request is filled where the scope has keep_request. A holder whose leases are alive gets these keys again, and no new ones.
+$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired. A key whose first lease expired is found only after the sweep key_abandon has moved it. The call skips parked and locked keys; above READ COMMITTED also keys that have changed since the snapshot. request is filled where the scope has keep_request. If holder has live leases from an earlier call, the call returns their keys again, and no others.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(
@@ -295,7 +295,7 @@ CREATE FUNCTION once.key_list(
     OUT created_at timestamptz, OUT finished_at timestamptz, OUT response_code integer, OUT last_error text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000 AS 'MODULE_PATHNAME', 'pg_once_key_list';
 COMMENT ON FUNCTION once.key_list(text, timestamptz, timestamptz, text, integer) IS
-$$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one row for a key that has no steps or is gone. in_status: only keys that are running, released, parked, finished or gone. derived_key: the key that the step sends; begun: attempts that began it; done: its end is recorded; result: of the step. Unordered, without tokens. max: 1 to 100000.
+$$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one row for a key that has no steps or is gone. in_status: only keys that are running, released, parked, finished or gone. derived_key: the key that the step sends; begun: number of attempts that began the step; done: the step's end is recorded; result: the step's result. Unordered, without tokens. max: 1 to 100000.
 Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
 
 CREATE FUNCTION once.key_expire(scope text, key text)
@@ -326,5 +326,5 @@ CREATE FUNCTION once.scope_list(
     max integer = 1000, after text = NULL, OUT scope text, OUT options json, OUT has_keys boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_scope_list';
 COMMENT ON FUNCTION once.scope_list(integer, text) IS
-$$Lists up to max (1 to 10000) scopes by name, if they have own options (scope_set) or keys. after: only names after this one (the next page). options: the options in force, defaults included. Ignores owners. Writes nothing.
+$$Lists, by name, up to max (1 to 10000) scopes that have keys or options of their own (scope_set). after: only names after this one (the next page). options: the options in force, defaults included. Does not check owners. Writes nothing.
 Errors: 22023 bad argument.$$;

@@ -59,8 +59,8 @@ impl Call {
     /// Argument `i` as its type prints it, for a function that is declared twice: for text and for "any". None for
     /// SQL NULL.
     pub fn printed(&self, i: usize, name: &str) -> Result<Option<&[u8]>> {
-        // SAFETY: flinfo is the running call's. The protocol's fast path has no expression and cannot pass an "any":
-        // InvalidOid means text.
+        // SAFETY: flinfo is the running call's. InvalidOid means a call by the protocol's fast path, which has no
+        // expression. Its argument is a text, because the fast path cannot pass an "any".
         let of = unsafe { pg_sys::get_fn_expr_argtype((*self.fcinfo).flinfo, i as i32) };
         let value = match self.datum(i) {
             Some(value) if of != pg_sys::TEXTOID && of != pg_sys::InvalidOid => value,

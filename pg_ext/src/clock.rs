@@ -8,7 +8,7 @@ use crate::settings;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::{CStr, CString};
 
-/// The longest accepted interval: a thousand years. The present time plus two of them cannot overflow a timestamptz.
+/// The longest accepted interval: a thousand years. The present time plus two intervals cannot overflow a timestamptz.
 pub const LONGEST_US: i64 = 1_000 * 365 * DAY_US;
 /// 24 hours.
 pub const DAY_US: i64 = 86_400_000_000;

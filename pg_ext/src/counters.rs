@@ -1,8 +1,8 @@
 //! Counts of claims by outcome, and of uncommitted steps, in shared memory for each database.
 //!
 //! The counts need shared_preload_libraries: only a library on that list may reserve shared memory. A backend that
-//! loaded the library by itself counts nothing. Counting is one relaxed addition to a cache line that an eighth of the
-//! database's backends share. Calls count even if they are rolled back. A restart or a crash resets all counts.
+//! loaded the library by itself counts nothing. Counting a claim is one relaxed addition to a cache line that an eighth
+//! of the database's backends share. Calls count even if they are rolled back. A restart or a crash resets all counts.
 //!
 //! A database keeps a slot from its first use until the server restarts. If none is free, the database is not counted.
 //! Rates come from samples that `metrics()` and `doctor()` store in the slot, so no claim reads the clock for them.
@@ -101,8 +101,8 @@ impl Slot {
         std::array::from_fn(of)
     }
 
-    /// Claims since the older sample. Stores a new sample if one is due; meanwhile another session may read a mix of
-    /// both samples.
+    /// Claims since the older sample. Stores a new sample if one is due; meanwhile another session may read an older
+    /// sample that is only partly replaced.
     fn lately(&self, now: i64, totals: &Counts) -> Counts {
         let at = self.sampled_at.load(Relaxed);
         let is_due = now.saturating_sub(at) >= WINDOW_US;

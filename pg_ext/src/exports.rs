@@ -1,5 +1,5 @@
-//! The symbols that `sql/*.sql` names. Each exported function reads its call, runs a function of a noun and raises that
-//! function's error. A released symbol is never removed.
+//! The symbols that `sql/*.sql` names. Each exported function reads its call, runs a function of another module and
+//! raises that function's error. A released symbol is never removed.
 
 use crate::call::Call;
 use crate::error::Result;

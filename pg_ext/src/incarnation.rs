@@ -71,7 +71,7 @@ pub fn incarnation_renew(call: &Call) -> Result<Datum> {
         )
         .as_bytes(),
     )?;
-    // The present series of events depends on the incarnation. In CREATE EXTENSION once.series does not exist yet.
+    // The present series of events depends on the incarnation. CREATE EXTENSION calls this before once.series exists.
     table::tell_all(&[c"series"]).ok();
     Ok(call.return_null())
 }

@@ -1,13 +1,13 @@
 //! pg_once: idempotency keys, state machines, a transactional outbox and teardowns. This file is the table of contents.
 //!
-//! The SQL names, arguments and comments are in `sql/`, in files named after the nouns (but `guard`, machine_check and
-//! machine_assert are in machine.sql, action_adopt in action.sql, topic_list in outbox.sql, doctor and verify in
-//! metrics.sql). `exports.rs` connects each C symbol to its function, and so imports every noun. The server also calls
-//! `janitor/worker` (the background worker) and `guard` (triggers on the users' tables).
+//! The modules from shard to role are the nouns. `sql/` has their SQL names, arguments and comments, a file for each,
+//! except that `guard`, machine_check and machine_assert are in machine.sql, action_adopt in action.sql, topic_list in
+//! outbox.sql, doctor and verify in metrics.sql. `exports.rs` connects each C symbol to its function, and so imports
+//! every noun. The server also calls `janitor/worker` (the background worker) and `guard` (triggers on users' tables).
 //!
 //! A noun imports only nouns listed before it, and shared mechanisms; a shared mechanism imports no noun
-//! (`tests/e2e/layers.rs`). There are two stacks on shard and outbox: key, inbox; and machine, action, cancel, guard.
-//! An action uses key's fingerprints. The janitor, metrics and doctor are above both stacks.
+//! (`tests/e2e/layers.rs`). Two stacks are built on shard and outbox: one is key and inbox; the other is machine,
+//! action, cancel and guard. An action uses key's fingerprints. The janitor, metrics and doctor are above both stacks.
 #![allow(
     clippy::missing_safety_doc,
     reason = "safety is said at each unsafe block"

@@ -1,8 +1,8 @@
 //! role: `grant_role`, `revoke_role` and `role_list`. `sql/role.sql` lists the routines of each kind; this file grants
 //! them, and stores the kinds of each role in once.role_grant.
 //!
-//! A revoke removes the rights that no other granted kind gives; with the last kind also USAGE on the schema. A grant
-//! is never part of the extension (see [`OfTheUser`]).
+//! A revoke removes the rights that no other granted kind gives. The revoke of a role's last kind also removes USAGE on
+//! the schema. A grant is never part of the extension (see [`OfTheUser`]).
 
 use crate::call::Call;
 use crate::call::{shown, varlena};
@@ -31,8 +31,8 @@ const TIDY: &CStr = c"
     DELETE FROM once.role_grant g
      WHERE g.incarnation = $1 AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = g.role)";
 
-// The statements that bring the role's rights in line with its remembered kinds: grants of missing routines, revokes
-// of the routines of the kind $3 that no remembered kind has, and USAGE on the schema.
+// The statements that bring the role's rights in line with its remembered kinds. They grant missing routines, revoke
+// each routine of the kind $3 unless a remembered kind has it too, and grant or revoke USAGE on the schema.
 const STATEMENTS: &CStr = c"
     WITH kinds AS (
         SELECT g.kind FROM once.role_grant g JOIN pg_catalog.pg_roles r

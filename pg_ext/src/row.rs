@@ -90,7 +90,7 @@ impl Rows {
     }
 }
 
-/// The values of a row, which has at most 16 columns, as the server takes them.
+/// Values and NULL marks of a row, as the server takes them.
 fn split(values: &[Option<Datum>]) -> ([Datum; 16], [bool; 16]) {
     let (mut datums, mut nulls) = ([Datum::from(0); 16], [true; 16]);
     assert!(values.len() <= datums.len(), "a row has at most 16 columns");
@@ -158,6 +158,6 @@ pub fn copied(value: Datum) -> Datum {
 
 /// Frees a value of [`copied`], for callers that copy many rows.
 pub fn free(value: Datum) {
-    // SAFETY: a value that `copied` made and nobody uses afterwards.
+    // SAFETY: `copied` made the value, and nobody uses it once it is freed.
     unsafe { pg_sys::pfree(value.cast_mut_ptr()) }
 }

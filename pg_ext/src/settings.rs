@@ -12,9 +12,9 @@ pub fn with_sweep_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T>
     with_lock_timeout(SWEEP_LOCK_TIMEOUT.get(), work)
 }
 
-/// Runs `work`, which waits for locks on machines or whole tables up to the caller's lock_timeout. Without a
-/// lock_timeout, it waits up to a second more than deadlock_timeout: by then the server has cancelled an autovacuum
-/// that holds the lock. The wait is limited because every writer of the table queues behind it.
+/// Runs `work`, which waits for locks on machines or whole tables up to the caller's lock_timeout. If that is 0, the
+/// limit is deadlock_timeout plus one second: by then the server has cancelled an autovacuum that holds the lock. The
+/// wait is limited because every writer of the table queues behind it.
 pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // SAFETY: reads two settings, in milliseconds; a lock_timeout of 0 is none.
     let (own, deadlock) = unsafe { (pg_sys::LockTimeout, pg_sys::DeadlockTimeout) };
@@ -68,7 +68,7 @@ pub fn action_lease_us() -> i64 {
 /// The shortest retry_after of an answer.
 pub const LEAST_RETRY_US: i64 = 100_000;
 
-/// The longest retry_after if the scope sets none (once.retry_after).
+/// Upper limit of the retry_after if the scope sets no limit (once.retry_after).
 pub fn retry_after_us() -> i64 {
     i64::from(RETRY_AFTER.get()) * 1_000
 }
@@ -78,7 +78,7 @@ pub fn retry_within(lease_left_us: i64, most: i64) -> i64 {
     lease_left_us.min(most).max(LEAST_RETRY_US)
 }
 
-/// How long a sweep without failures covers a machine's claim states (once.janitor_grace).
+/// A machine's claim states are covered for this long after a sweep without failures (once.janitor_grace).
 pub fn janitor_grace_us() -> i64 {
     i64::from(JANITOR_GRACE.get()) * 1_000
 }
@@ -100,8 +100,8 @@ pub fn covering_naptime() -> Duration {
     nap.min(longest_pause())
 }
 
-/// The time from the start of one pass over an idle database to the next: half of once.janitor_grace, so that claim
-/// states stay covered, and at most [`MOST_NAPTIME`].
+/// The time from the start of one pass over an idle database to the next: half of once.janitor_grace, but at most
+/// [`MOST_NAPTIME`]. This keeps claim states covered between passes.
 pub fn longest_pause() -> Duration {
     let covered = (JANITOR_GRACE.get() / 2).clamp(LEAST_NAPTIME, MOST_NAPTIME);
     Duration::from_millis(covered.unsigned_abs().into())
@@ -115,7 +115,7 @@ pub fn fake_now() -> Result<Option<i64>> {
     if text.is_empty() {
         return Ok(None);
     }
-    // So far from both limits of an i64 that no sum of ours overflows (until the year 148,000).
+    // Times after the year 148,000 are refused, so that no sum with a time overflows an i64.
     let sane = |us: &i64| us.unsigned_abs() < u64::MAX / 4;
     match clock::parse_timestamptz(&text).filter(sane) {
         Some(us) => Ok(Some(us)),
@@ -197,7 +197,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.retry_after",
-        c"The longest retry_after while another attempt has the key or row.",
+        c"Upper limit of the retry_after while another attempt has the key or row.",
         c"In milliseconds without a unit, from 100ms; default 1s. Precedence: scope option, this setting.",
         &RETRY_AFTER,
         100,
@@ -207,7 +207,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.janitor_grace",
-        c"How long a sweep without failures covers a machine's claim states (machine_assert).",
+        c"A machine's claim states are covered for this long after a sweep without failures (machine_assert).",
         c"In milliseconds without a unit; default 10min.",
         &JANITOR_GRACE,
         1,
@@ -226,7 +226,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.janitor_naptime",
         c"Time from the start of one pass of a background worker over a database to the start of the next.",
-        c"In milliseconds without a unit, up to 5min; default 10s. If half of once.janitor_grace is shorter, that time counts. A database in which nothing is due is swept after half of once.janitor_grace, or five minutes if that is shorter. Read again on reload.",
+        c"In milliseconds without a unit, up to 5min; default 10s. The time is never longer than half of once.janitor_grace. A database in which nothing is due is swept after half of once.janitor_grace, or five minutes if that is shorter. Read again on reload.",
         &JANITOR_NAPTIME,
         LEAST_NAPTIME,
         MOST_NAPTIME,
@@ -236,7 +236,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.janitor_workers",
         c"The most databases that the background workers sweep at the same time.",
-        c"From 1 to 64; default 2. Each takes one of max_worker_processes while it sweeps. Read again on reload.",
+        c"From 1 to 64; default 2. Each sweep of a database takes one of max_worker_processes. Read again on reload.",
         &JANITOR_WORKERS,
         1,
         MOST_WORKERS,

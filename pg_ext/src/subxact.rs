@@ -31,7 +31,7 @@ impl Failure {
     pub fn of(caught: &CaughtError) -> Failure {
         let report = report(caught);
         Failure {
-            // pgrx's mark for a byte that is no UTF-8; not every encoding has it.
+            // pgrx puts U+FFFD for a byte that is not UTF-8; not every encoding has that character.
             message: report.message().replace('\u{fffd}', "?"),
             is_wait: report.sql_error_code() == Code::ERRCODE_LOCK_NOT_AVAILABLE,
         }
@@ -119,7 +119,7 @@ fn stops(kind: Kind) -> bool {
 /// raises an Err again.
 fn sorted(caught: &CaughtError) -> Result<Failure> {
     let report = report(caught);
-    // A trigger may call a function of ours, which raises the cancellation again under the library's name.
+    // A function of ours that a trigger calls raises a cancellation again, with pg_once as the file.
     let by_server = report.file().ends_with("postgres.c") || report.file() == "pg_once";
     let stops = match report.sql_error_code() {
         Code::ERRCODE_QUERY_CANCELED if by_server => Some(Kind::Cancelled),

@@ -1,9 +1,9 @@
-//! The result of a sweep task's run, and the table once.janitor: the last run of each task, and of action_release for
-//! each machine.
+//! The result of a sweep task's run, and the table once.janitor, which holds the last run of each task. For
+//! action_release it also holds the last run for each machine.
 //!
 //! A good run with nothing to do is not written if the last run was good, had the same served_by, and ended within the
 //! last 30 seconds (or a quarter of once.janitor_grace, if that is shorter). So an idle janitor hardly writes and still
-//! covers claim states. A run is not recorded if another session has locked the row of its task: no sweep waits there.
+//! covers claim states. A run is not recorded if another session has locked its row: no sweep waits for that lock.
 
 use crate::call::from_utf8;
 use crate::caller;

@@ -3,7 +3,7 @@
 //! A claim tries to lock its key's number before it writes the key. A session that does not get the lock knows that
 //! another session is claiming the key. The claim releases the lock after the write, so 200,000 claims in one
 //! transaction do not fill shared memory. Some other locks are kept to the end of the transaction ([`TryLock::keep`]).
-//! An error releases all of these locks with the (sub)transaction.
+//! A (sub)transaction that an error aborts releases all locks that it has taken.
 
 use crate::error::{Error, Result};
 use pgrx::PgSqlErrorCode as Code;
@@ -14,7 +14,7 @@ use std::panic::AssertUnwindSafe;
 const LOCK_SPACE: u16 = 0x6f6e;
 const ADVISORY_METHOD: u8 = 2;
 
-/// Fixed lock numbers. The numbers of lanes and topics have a subscriber's or topic's id in the upper half.
+/// Fixed lock numbers. All numbers of lanes and topics are larger, because they have an id in the upper 32 bits.
 pub const OUTBOX_SERIES: u64 = 1;
 pub const OUTBOX_RETIRE: u64 = 2;
 pub const OUTBOX_NUMBERS: u64 = 3;
@@ -100,8 +100,8 @@ fn tag(hash: u64) -> pg_sys::LOCKTAG {
 impl Drop for TryLock {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: this transaction holds the lock. An abort releases it, but then this value is dropped while
-            // unwinding, and does nothing.
+            // SAFETY: this transaction holds the lock. While an error unwinds the stack, this call is skipped,
+            // because the abort releases the lock.
             unsafe { pg_sys::LockRelease(&self.tag, self.mode, false) };
         }
     }

@@ -16,17 +16,17 @@ use crate::subxact::Failure;
 use crate::swept::{self, ACTION_RELEASE, Swept};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// For each row that it may sweep, a sweep reads up to this many leases of a machine, so that ended and locked leases
-/// hardly ever hide due leases.
+/// With a limit of n rows, a sweep reads at most n times this many leases of a machine. The number is so high that
+/// ended and locked leases hardly ever hide due leases.
 const LOOKS_PER_ROW: usize = 1_000;
-/// For each row that it may sweep, a sweep rewrites or deletes at most this many ended or extended leases.
+/// With a limit of n rows, a sweep rewrites or deletes at most n times this many ended or extended leases of a machine.
 const TIDIED_PER_ROW: usize = 10;
 
 /// Work that a sweep does for a machine after the machine's rows. The inner error counts as the machine's failure.
 pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
-/// Sweeps at most `max` rows of all machines or of `only` one, and records the runs. The least recently swept machine
-/// is first.
+/// Sweeps at most `max` rows of the machine `only`, or of all machines, and records the runs. The least recently swept
+/// machine is first.
 pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     let mut all = Swept::default();
     let mut runs = Vec::new();
@@ -91,7 +91,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::now();
     let keys = &mut [ScanKey::text(1, row::text(name)), ScanKey::until(2, now)];
-    // A single scan, so that it does not return a row that this sweep has deferred.
+    // One scan for all chunks: a second scan with this snapshot would return the deferred leases again.
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
         let chunk = next_leases(&mut scan, now, looks, (max - turn.settled) as usize + 1);

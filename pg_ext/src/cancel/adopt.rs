@@ -65,7 +65,7 @@ pub fn action_adopt(call: &Call) -> Result<Datum> {
     Ok(Datum::from(adopted))
 }
 
-/// Visits each orphaned row, and its status, until `each` answers false.
+/// Calls `each` with the id and the status of every orphaned row, until `each` returns false.
 pub fn orphans(
     machine: &Machine,
     kind: Orphan,
@@ -110,7 +110,7 @@ pub fn orphans(
     })?;
     let base = machine.shape.id.base_type;
     plan.hold()?;
-    // Reads rows, leases and teardowns under one snapshot, so a row whose lease ends meanwhile is no orphan.
+    // One snapshot for rows, leases and teardowns: a row whose lease ends during the scan is not taken for an orphan.
     let snapshot = Snapshot::now();
     let leases = Table::to_read(TABLE)?;
     plan.stream(&[], &snapshot, CHUNK, |rows| {

@@ -95,7 +95,7 @@ struct Audit<'a> {
     scan: Option<Scan<'a>>,
     /// The next row that has refunds, and their sum.
     next: Option<(Vec<u8>, Datum)>,
-    /// The first refund of the row after `next`.
+    /// The first refund of the row that follows `next`.
     ahead: Option<(Vec<u8>, Datum)>,
 }
 
@@ -133,7 +133,7 @@ impl Audit<'_> {
         None
     }
 
-    /// Compares a subject's marked sum with its refunds, and reports earlier rows that have only refunds.
+    /// Reports the rows with smaller ids, which have refunds but no marked item; then compares the subject's two sums.
     fn compare(&mut self, subject: &[u8], marked: Datum) -> Result<()> {
         while let Some((id, refunded)) = self.next.take() {
             match id.as_slice().cmp(subject) {

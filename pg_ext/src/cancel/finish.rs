@@ -1,8 +1,8 @@
 //! `cancel_finish`: the terminal move, once all money is paid back and all artifacts are deleted.
 //!
 //! It locks the row FOR UPDATE. With the guard on, every writer of an item locks the row at least FOR KEY SHARE, so
-//! cancel_finish waits for all writers. (With a foreign key alone, only an INSERT or a change of the subject locks the
-//! row.) Then cancel_finish reads the committed items, at every isolation level.
+//! cancel_finish waits for all writers. (A foreign key alone locks the row only when an item is inserted or gets
+//! another subject.) Then cancel_finish reads the committed items, at every isolation level.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -69,7 +69,7 @@ pub fn cancel_finish(call: &Call) -> Result<Datum> {
 }
 
 impl TornRow {
-    /// Raises ON005 if an item is undecided, the last pass is unconfirmed, or before the first pass an item is marked.
+    /// Raises ON005 if an item is undecided, the last pass is unconfirmed, or an item is marked but no pass was made.
     fn ensure_complete(&self, teardown: &Teardown) -> Result<()> {
         let items = Items::of_machine(&self.machine)?;
         if let Some(item) = items.some_of_all(&self.id, WhichItems::Undecided)? {

@@ -82,7 +82,7 @@ fn open_teardowns<'s>(table: &Table, machine: &[u8], snapshot: &'s Snapshot) -> 
     table.scan(BY_OPEN, keys, snapshot)
 }
 
-/// The id of a row of table `relation` whose teardown is open; None: there is no such row.
+/// The id of one row of table `relation` with an open teardown; None if no row has one.
 pub fn first_open(machine: &[u8], relation: Option<Oid>) -> Result<Option<String>> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::latest();
@@ -122,7 +122,7 @@ fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     let Some(open) = next_open(machine, &mut scan, SWEPT)? else {
         return Ok(());
     };
-    // An older snapshot may not show a row that is there.
+    // Reads the latest snapshot: a row that exists can be missing from an older one.
     let there = rows_present(machine, &open, true)?;
     for gone in open.iter().filter(|o| !there.contains_key(&o.id.text)) {
         let found = Teardown::find(machine, &gone.id, &Snapshot::latest())?;
@@ -157,7 +157,7 @@ fn next_open(
     while let Some(slot) = scan.as_mut().and_then(Scan::advance) {
         let teardown = Teardown::borrow(slot);
         let id = teardown.bytes(TeardownCol::RowId).unwrap_or_default();
-        // An id that the column's present type cannot read names no row.
+        // If the column's present type cannot read an id, no row has this id.
         let id = RowId::read(machine.shape.id.base_type, id, "id");
         if let (true, Ok(id)) = (teardown.is_of(machine), id) {
             open.push(OpenTeardown {

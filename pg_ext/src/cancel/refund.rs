@@ -69,7 +69,7 @@ const REFUND: &str = "
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// The values of `{limit}`, `{from_due}` and `{which}`. SOME joins by key; inheriting tables may repeat a key.
+/// The values of `{limit}`, `{from_due}` and `{which}`. SOME joins by key; two inheriting tables may have the same key.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),

@@ -7,7 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Reports neither autovacuum workers nor other databases, whose backends hold back vacuum only through snapshots here.
+// Leaves out other databases: a transaction there holds back vacuum here only through snapshots that are taken here.
 const SNAPSHOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),
@@ -30,7 +30,7 @@ const PREPARED: &CStr = c"
      WHERE p.database = pg_catalog.current_database() AND p.prepared < $1 - interval '10 minutes'
      ORDER BY p.prepared LIMIT 20";
 
-// No segment that was drained after the oldest open transaction id of all databases can be truncated.
+// A transaction that has an id, in any database, blocks the truncation of segments that are drained while it is open.
 const ELSEWHERE: &CStr = c"
     SELECT 'info',
            pg_catalog.format('an old transaction that writes in database %s keeps the log from being emptied: %s', t.database, t.who),
@@ -47,7 +47,7 @@ const ELSEWHERE: &CStr = c"
      WHERE t.database <> pg_catalog.current_database() AND t.since < $1 - interval '10 minutes'
      ORDER BY t.since LIMIT 20";
 
-// An unused slot is reported earlier, because it does not advance by itself.
+// An unused slot is reported at a lower age, because it does not advance by itself.
 const SLOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('replication slot %s holds back %s', s.slot_name,
@@ -69,7 +69,7 @@ const STANDBYS: &CStr = c"
       FROM pg_catalog.pg_stat_replication r
      WHERE pg_catalog.age(r.backend_xmin) > 1000000 LIMIT 20";
 
-// pg_stat_activity shows a session's details only to members of its role and of pg_read_all_stats. locks.rs reads it.
+// pg_stat_activity shows a session's details only to members of its role and of pg_read_all_stats.
 const BLIND: &CStr = c"
     SELECT 'info', 'old transactions and locks of other roles cannot be seen',
            pg_catalog.format('the owner of the extension, %I, may not read all of pg_stat_activity', CURRENT_USER),

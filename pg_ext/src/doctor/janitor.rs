@@ -101,12 +101,11 @@ pub fn ask(report: &Report) -> Result<()> {
     let since = clock::real_us().saturating_sub(grace);
     let late = [janitor::late_at(), since].map(|at| Some(Datum::from(at)));
     report.ask(&IS_LATE, &late)?;
-    // Last, because it reads tables of the tasks that have never run, and one of these tables may be locked.
+    // `never` is last: it reads tables of the tasks that have never run, and one of these tables may be locked.
     never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }
 
-/// Reports tasks that have never run. The report is a warning if a row has waited for one of them for at least
-/// once.janitor_grace.
+/// Reports tasks that have never run: as a warning if one of their rows has waited for once.janitor_grace or longer.
 fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let run: BTreeSet<String> = (spi::query_once(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))

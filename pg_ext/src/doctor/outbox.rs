@@ -14,7 +14,7 @@ use std::ffi::CStr;
 const MOST_SUBSCRIBERS: usize = 100;
 
 // $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all dead letters
-// died, $5 whether more than $3 may have died.
+// died, $5 whether $3 is only a lower bound.
 const DEAD: &CStr = c"
     SELECT CASE WHEN $3 > 0 THEN 'warning' ELSE 'info' END,
            CASE WHEN $3 > 0

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 
 const MOST_VERIFIED: i32 = 1_000_000;
 
-// $1 is the most rows that a statement checks (STORED: the most rows of once.retry, and the most events of batches).
+// $1 is the most rows that a statement checks. STORED checks up to $1 rows of once.retry and $1 events of batches.
 
 const ANSWERS: &CStr = c"
     SELECT pg_catalog.format('key %L of scope %L has status %s', k.key, k.scope, k.status)
@@ -50,8 +50,8 @@ const FIRST: &CStr = c"
                           AND o.event_id < r.event_id)
      LIMIT 10";
 
-// An event is still stored while it is in once.retry or in a batch without receipts. A delayed or redriven event is
-// stored in lane -1.
+// Each event in once.retry or in a batch without receipts must be stored. A delayed or redriven event is stored in
+// lane -1.
 const STORED: &CStr = c"
     SELECT pg_catalog.format('event %s of topic %s', n.event_id, n.topic_id)
       FROM ((SELECT r.topic_id, r.lane, r.event_id FROM once.retry r LIMIT $1)

@@ -47,7 +47,7 @@ const STORE: &CStr = c"
         owner_incarnation = excluded.owner_incarnation, definition = excluded.definition,
         table_names = excluded.table_names";
 
-// A record without a run: the machine is not covered until a sweep has run.
+// A new record has no run, so the machine's claim states are not covered until a sweep has succeeded.
 const WATCH: &CStr = c"
     INSERT INTO once.janitor (task, machine, done, failed) VALUES ('action_release', $1, 0, 0)
     ON CONFLICT (task, machine) DO NOTHING";
@@ -211,7 +211,7 @@ fn ensure_may_change(stored: &StoredMachine, machine: &[u8]) -> Result<()> {
     }
 }
 
-/// Raises 55006 if a held lease, live or overdue, would not fit the new table, id and status columns, or statuses.
+/// Raises 55006 if a held lease, live or overdue, does not fit the new definition's table, columns and statuses.
 fn ensure_leases_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
     let (old, new) = (present.definition()?, &valid.definition);
     let moved =

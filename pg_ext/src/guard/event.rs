@@ -61,7 +61,7 @@ impl RowEvent {
 
     /// The trigger's argument: the machine's name in the database's encoding.
     pub fn machine<'a>(&self) -> &'a [u8] {
-        // SAFETY: the relation stays open during the call, and the trigger's argument lives as long.
+        // SAFETY: the relation stays open and the trigger's argument stays valid until the call ends.
         unsafe {
             let trigger = (*self.data).tg_trigger;
             match (*trigger).tgnargs {

@@ -4,9 +4,9 @@
 //! tables.
 //!
 //! A machine's row is judged after it was written, because a BEFORE UPDATE trigger makes the server lock each row and
-//! log the lock. A row that may move to another partition is judged before it is written, because afterwards the move
-//! is a DELETE and an INSERT. An item is judged before it is written, because the machine's row must be locked first.
-//! By its name ("~" or "!" first) the guard is usually the last BEFORE ROW or the first AFTER ROW trigger.
+//! log the lock. A row that may move to another partition is judged before it is written, because an AFTER trigger sees
+//! the move as a DELETE and an INSERT. An item is judged before it is written, because the machine's row must be locked
+//! first. The guard's name begins with "~" or "!", so it is usually the last BEFORE ROW or the first AFTER ROW trigger.
 //!
 //! Before the DDL runs, the tables are locked in the order of their oids, each with its partitions. Each wait is
 //! bounded ([`wait_bounded`]); a deadlock raises the server's 40P01.

@@ -155,7 +155,7 @@ impl GuardedItems {
         }
     }
 
-    /// Whether the item's subject becomes NULL, as by ON DELETE SET NULL, and its row is cancelled or gone.
+    /// Whether the item's subject becomes NULL, as by ON DELETE SET NULL, and the machine's row is cancelled or gone.
     fn is_released(&self, old: &RowVersion, new: &RowVersion) -> Result<bool> {
         let (Some(subject), None) = (self.subject.text(old), self.subject.text(new)) else {
             return Ok(false);
@@ -191,7 +191,7 @@ impl GuardedItems {
             .map(|status| varlena(status).to_vec()))
     }
 
-    /// A subject as the canonical id of the machine's row.
+    /// The canonical id of the machine's row that the subject names.
     fn canonical_id(&self, subject: &[u8]) -> Vec<u8> {
         RowId::read(self.machine.shape.id.base_type, subject, "id")
             .map_or_else(|_| subject.to_vec(), |id| id.text)

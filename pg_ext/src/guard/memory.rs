@@ -1,5 +1,5 @@
-//! Caches the columns of one trigger's table or partition from one row to the next, until the relcache entry of a
-//! table of any machine, or of any guarded partition, is invalidated.
+//! Caches, from one row to the next, the columns of the table or partition for which a trigger last fired. The cache is
+//! valid until the server invalidates the relcache entry of any machine's table or any guarded partition.
 
 use super::event::RowEvent;
 use crate::error::Result;

@@ -7,8 +7,8 @@
 //! `docs/how-to/batch-job.md` lists the writes that the guard does not see.
 //!
 //! `install` creates and drops the triggers, `standing` reports whether they are present. `event` reads the write that
-//! fired a trigger, `row` and `item` judge it, and `memory` caches a table's columns from one row to the next. A write
-//! of pg_once passes by its permit (`machine/permit.rs`). `define` stores, changes and drops machines.
+//! fired a trigger, `row` and `item` judge it, and `memory` caches a table's columns from one row to the next.
+//! pg_once's own writes have a permit (`machine/permit.rs`) and pass. `define` stores, changes and drops machines.
 
 pub mod define;
 pub mod install;

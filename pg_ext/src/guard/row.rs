@@ -25,7 +25,7 @@ struct GuardedRows {
     id: GuardedColumn,
     status: GuardedColumn,
     flag: Option<GuardedColumn>,
-    /// id, status and flag, the last column first: reading it also reads all columns before it.
+    /// id, status and flag, the highest column number first: reading a column also reads all columns before it.
     watched: Vec<GuardedColumn>,
 }
 

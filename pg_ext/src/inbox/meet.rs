@@ -1,9 +1,9 @@
 //! Finds an entry's row, or writes it, while concurrent calls may do the same.
 //!
-//! A call that changes nothing, such as a duplicate's, only reads. A call that has to insert waits if an open
-//! transaction has inserted a row of the entry, as PostgreSQL does for a unique index. It waits for the id of the
-//! subtransaction, so a rollback to a savepoint ends the wait, too. A lock serializes the inserts of one entry. The
-//! lock is held from the last read to the insert, and while it is held the call waits for nothing else. Above READ
+//! A call that changes nothing, such as the call for a duplicate, only reads. A call that has to insert waits if an
+//! open transaction has inserted a row of the entry, as PostgreSQL does for a unique index. It waits for the end of the
+//! subtransaction that inserted the row, so a rollback to a savepoint ends the wait, too. A lock serializes the inserts
+//! of one entry. A call holds the lock from its last read to its insert, and waits for nothing meanwhile. Above READ
 //! COMMITTED a row that the snapshot cannot see raises 40001, never 23505.
 
 use super::entry::{Col, Entry, InboxRow, TABLE};
@@ -83,7 +83,7 @@ pub enum Own {
     Expires,
 }
 
-/// Inserts the row. False: another transaction has inserted it or has rolled back, so the caller must read again.
+/// Inserts the row. False: the insert met a row of another transaction, so the caller must read again.
 fn insert(entry: &Entry, fresh: &InboxRow) -> Result<bool> {
     let table = Table::to_write(TABLE)?;
     let lock = TryLock::wait(entry.lock_hash());

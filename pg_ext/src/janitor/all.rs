@@ -39,7 +39,7 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
 }
 
 /// Runs batches of each task until a batch reports no more. Answers the largest number of rows that one task processed.
-/// sweep_all runs several rounds, because a task can make rows of another due, and sessions can release row locks.
+/// sweep_all runs several rounds, because a task can make rows due for other tasks, and sessions can release row locks.
 fn round(max: i32) -> Result<i64> {
     let mut most = 0;
     for task in Task::ALL {

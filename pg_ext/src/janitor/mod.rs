@@ -1,10 +1,10 @@
-//! janitor: the sweeps. Each task is one bounded pass over due rows. A task skips locked rows or does nothing while
-//! another session runs it, so any number of sessions may sweep at once.
+//! janitor: the sweeps. Each task is one bounded pass over due rows. Any number of sessions may sweep at once: a task
+//! either skips locked rows, or does nothing if another session is running it.
 //!
 //! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`], which runs the task in a
 //! subtransaction and records the result in once.janitor (`swept.rs`). A failed task stops no other task. `run_task`
-//! itself fails only on a cancellation, a shutdown or a lost race above READ COMMITTED, in a read-only transaction, or,
-//! for action_release, if a deferred constraint of the caller fails.
+//! itself fails only on a cancellation, a shutdown, a lost race above READ COMMITTED or a read-only transaction. For
+//! action_release it also fails if a deferred constraint of the caller fails.
 //!
 //! A task that raises an error is undone as a whole and counts 1 in `failed`. Otherwise `failed` counts the parts that
 //! failed, such as rows (action_release) or subscribers (outbox_requeue). `sweep()` retries a failed task at the next

@@ -1,7 +1,7 @@
 //! The time at which the next pass over this database can have something to do, unless somebody writes earlier.
 //!
-//! The answer is the earliest time at which a row may be due, read from the index that the task's sweep reads. A row
-//! that the last sweep skipped as locked counts, so the answer may be past. Moves of machines without `history`,
+//! The answer is the earliest time at which a row may be due, read from the index that the task's sweep reads. It may
+//! be in the past, because rows that the last sweep found locked are included. Moves of machines without `history`,
 //! orphaned teardowns and outbox_retire do not count: a pass after the longest pause is soon enough for them.
 
 use super::task::Task;

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 // time. The subquery on v (for keys) skips a key whose row is newer than the snapshot, as its steps may be newer, too.
 
 // Deletes due keys with their steps. The CTE "later" sets the next reap_at of the other keys. For a finished key it is
-// the end of gone_for, but no further from now than the longer of a day and the time since the key expired. So a
-// lowered gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key the next reap_at is a
-// ttl from now, at least ten minutes. A running key moves into the lane PENDING, in case a clock that stepped back has
-// hidden it from key_abandon. The keys of the CTE "later" count towards the bound, but not as processed.
+// the end of gone_for, but at most a day from now. If the key expired more than a day ago, the limit is the time since
+// then. So a lowered gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key the next
+// reap_at is a ttl from now, at least ten minutes. A running key moves into the lane PENDING, in case a clock that
+// stepped back has hidden it from key_abandon. The keys of the CTE "later" count towards the bound, not as processed.
 const KEY_REAP: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
@@ -43,7 +43,7 @@ const KEY_REAP: &CStr = c"
     SELECT pg_catalog.count(*), (SELECT pg_catalog.count(*) FROM locked) >= $2,
            (SELECT pg_catalog.max(reap_at) FROM locked) FROM reaped";
 
-// The CTE "over" deletes a key whose gone_for has ended as well, instead of emptying it.
+// Deletes the steps of due keys. The CTE "over" deletes keys whose gone_for has ended, "emptied" empties the others.
 const KEY_TOMBSTONE: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,
@@ -98,8 +98,8 @@ const TYPES: &[pg_sys::Oid] = &[TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, INT8OID
 /// -infinity.
 const START: i64 = i64::MIN;
 
-/// A statement, and the due time at which the backend's next run begins: the last due time of a run that reached its
-/// bound. A run from -infinity would read again the index entries of all deleted rows that an old snapshot keeps.
+/// A statement, and the due time from which the backend's next run reads. It is the last due time of a run that reached
+/// its bound, so that the next run skips the index entries of deleted rows that an old snapshot keeps.
 pub struct Reap {
     statement: Kept,
     from: AtomicI64,

@@ -17,7 +17,7 @@ use crate::swept::DueWork;
 use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most rows that a count reads; for actions and moves, of each machine; for dead letters, of each subscriber.
+/// The most rows that a count reads: per machine for actions and moves, per subscriber for dead letters.
 const MOST_DUE: i64 = 10_000;
 
 // In the statements that count: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the
@@ -105,7 +105,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// How many microseconds the oldest row (outbox_retire: event) has waited for a task that never ran; None: none waits.
+/// The microseconds that the oldest row (for outbox_retire, the oldest event) has waited for a task that never ran.
 pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
     let due = match task {
         Task::OutboxRetire => outbox::stored(None)?,

@@ -23,8 +23,8 @@ use pgrx::pg_sys::Datum;
 pub const MOST_SWEPT: i32 = 1_000_000;
 
 /// Runs one bounded pass of a task in its own subtransaction, so an error is counted and undoes nothing else. The pass
-/// waits for each lock no longer than once.sweep_lock_timeout. `only`: the one machine of an action_release. That task
-/// records its runs itself, and the caller's deferred constraints are checked before it, outside the subtransaction.
+/// waits for each lock no longer than once.sweep_lock_timeout. `only`: the one machine of an action_release. The task
+/// action_release records its runs itself; the caller's deferred constraints are checked before its subtransaction.
 pub fn run_task(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {
@@ -46,7 +46,7 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
         Task::ActionRelease => {
             let followed = subxact::attempt_briefly(caller::follow_renames)?;
             let mut swept = actions::sweep_leases(max, only, pending::close_orphaned)?;
-            // If the wait for a lock was too long, the next sweep updates the stored role names.
+            // A lock timeout is not counted as a failure: the next sweep updates the stored role names.
             if let Err(failure) = followed
                 && !failure.is_wait
             {

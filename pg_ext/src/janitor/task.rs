@@ -63,7 +63,7 @@ impl Task {
         }
     }
 
-    /// Tables that must be writable before the task runs, without rules or triggers that can suppress writes.
+    /// Before the task runs, these tables must be writable and have no rule or trigger that can suppress writes.
     pub fn tables(self) -> &'static [Name] {
         match self {
             Task::ActionRelease => &[c"action_lease"],

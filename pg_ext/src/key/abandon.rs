@@ -30,14 +30,14 @@ use pgrx::pg_sys::{self, Datum, OIDOID, TEXTARRAYOID, TIMESTAMPTZOID};
 use std::collections::BinaryHeap;
 use std::ffi::CStr;
 
-/// The most entries that a run reads: for each key that it may move, and in all.
+/// Each scan of a run keeps at most READS_PER_KEY entries for each key that it may find, and at most MOST_READS.
 const READS_PER_KEY: usize = 100;
 const MOST_READS: usize = 1_000_000;
 /// A run that reads no entry stores a new mark only if the stored mark is older than this, or in the future.
 const IDLE_US: i64 = 30_000_000;
 
 // $1: once.key. Answers the mark, the oldest mark stored for an ended transaction, and the names of all ended
-// transactions. PREPARE TRANSACTION changes a transaction's name, so a prepared one is given that oldest mark.
+// transactions. PREPARE TRANSACTION changes the name. So a prepared transaction gets the oldest mark of the ended ones.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared
@@ -74,7 +74,7 @@ const INTO_PENDING_LANE: &CStr = c"
     forgotten AS (DELETE FROM once.key_locked l WHERE l.id NOT IN (SELECT k.id FROM locked k))
     SELECT pg_catalog.count(*) FROM moved";
 
-// $1: the mark; $2: the look_at up to which the keys of the ended transactions $3 were read again (NULL: to the mark).
+// $1: the new mark; $3: ended transactions; $2: their keys were read again up to this look_at (NULL: up to $1).
 const END: &CStr = c"
     WITH done AS (DELETE FROM once.key_mark m WHERE m.waits_for = ANY ($3) AND $2 IS NULL),
     later AS (UPDATE once.key_mark m SET look_at = $2 WHERE m.waits_for = ANY ($3) AND m.look_at < $2)
@@ -85,7 +85,7 @@ static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
 static PUT_IN_PENDING_LANE: Kept = Kept::new(INTO_PENDING_LANE, &[TEXTARRAYOID]);
 static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
-/// Moves about `max` keys, about `max` claimed late, and keys found locked before. None: another session runs the task.
+/// Moves about `max` keys, `max` keys of late claims, and keys found locked before. None: another key_abandon runs.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);

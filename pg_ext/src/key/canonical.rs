@@ -1,5 +1,5 @@
-//! The canonical bytes of `jsonb.rs`, written from a json text without making a jsonb of it. Answers None for a text
-//! that must go through jsonb: a long or deeply nested text, or one with a value that jsonb may refuse.
+//! Writes the same canonical bytes as `jsonb.rs`, but from a json text, without making a jsonb of it. Answers None for
+//! a text that must go through jsonb: a long or deeply nested text, or one with a value that jsonb may refuse.
 
 use super::jsonb::tagged;
 use crate::call::ToUtf8;

@@ -182,8 +182,7 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // reap_at is at most a day, or a second ttl if longer, after the end of the ttl, so that lowering gone_for
-        // later frees space soon.
+        // Without this limit, a key would still be stored long after the scope's gone_for was lowered.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(
             Col::ReapAt,
@@ -281,7 +280,7 @@ fn answer(decision: KeyDecision, row: &KeyRow, now: i64) -> Datum {
         } => in_progress(lease_left_us, retry_after_us),
         KeyDecision::Mismatched => counted(ClaimOutcome::Mismatched, &[]),
         KeyDecision::Gone => counted(ClaimOutcome::Gone, &[]),
-        // `try_once` claims the key for Fresh and TakeOver, so it does not pass them.
+        // `try_once` never calls this with Fresh or TakeOver.
         KeyDecision::Parked | KeyDecision::Fresh | KeyDecision::TakeOver => {
             counted(ClaimOutcome::Parked, &[(2, row.raw(Col::Attempt))])
         }

@@ -125,8 +125,8 @@ impl<'a> FencedKey<'a> {
         Ok(FencedKey { named, token })
     }
 
-    /// Calls `decide` with the row if the token belongs to the present lease, else raises ON001 or ON006. If this token
-    /// has ended its lease, `repeated` is called first and may answer a repeated call.
+    /// Calls `decide` with the row if the token's lease is the present one. If it is the last one and has ended, calls
+    /// `repeated`, which may answer a call that is sent again. If neither answers, raises ON001 or ON006.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&KeyRow) -> Option<T>,

@@ -76,8 +76,8 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     Ok(clock::interval_datum(left.max(0)))
 }
 
-/// Renews the lease from now, never past the claim's time plus max_lease_life. Without `lease`, only a max_lease_life
-/// that was lowered makes the lease shorter. Returns the time left.
+/// Renews the lease from now, never past the claim's time plus max_lease_life. If `lease` is None, the lease becomes
+/// shorter only where max_lease_life was lowered. Returns the time left.
 fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64) -> Result<i64> {
     let last = row
         .i64(Col::ClaimedAt)
@@ -97,7 +97,7 @@ pub fn put_lease(row: &mut KeyRow, until: i64) -> Result<()> {
     if row.is_pending() {
         row.put_i64(Col::LookAt, until);
     } else if until < row.i64(Col::LookAt) {
-        // look_at moves back, so key_abandon relies on this order: the table is opened, then the clock is read.
+        // This moves look_at back. key_abandon needs this order: first lock the table, then read the clock.
         let _table = Table::to_write(TABLE)?;
         row.put_i64(Col::LookAt, until.max(clock::now_us()?));
     }

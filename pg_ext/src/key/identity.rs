@@ -52,8 +52,8 @@ fn time_of_uuid(key: &[u8]) -> Option<u32> {
     u32::from_str_radix(hex, 16).ok().filter(|_| is_v7)
 }
 
-/// The time of the ULID at the end of a key, in units of 2^16 ms: in Crockford's base 32 its first ten digits are
-/// milliseconds.
+/// The time of the ULID at the end of a key, in units of 2^16 ms. The first ten digits of a ULID (Crockford's base 32)
+/// count milliseconds.
 fn time_of_ulid(key: &[u8]) -> Option<u32> {
     let ulid = key.last_chunk::<26>()?;
     let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";

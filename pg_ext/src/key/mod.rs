@@ -2,8 +2,8 @@
 //!
 //! `record` names the columns of a row. `decide` says how a claim of an existing key is answered; `claim` acts on that
 //! decision. `hold`, `finish` and `step` write with a token, which `fence` checks. `event` emits the events of steps.
-//! `inspect`, `list` and `resolve` serve operators. `take` serves completers; it finds a key whose first lease expired
-//! only after `abandon`, a sweep task, has moved the key.
+//! `inspect`, `list` and `resolve` serve operators. `take` serves completers. `abandon`, a sweep task, moves unfinished
+//! keys whose first lease has expired into the lane that `take` reads.
 
 pub mod abandon;
 mod canonical;

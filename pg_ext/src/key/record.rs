@@ -15,21 +15,21 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in characters.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of finished keys, and of keys in their first lease. look_at is the earliest end that the first lease had; for a
-/// finished key that was in the lane PENDING, its finished_at.
+/// Lane of finished keys, and of keys in their first lease. look_at is the earliest end that was set for the first
+/// lease. A key that finishes in the lane PENDING moves here, and its look_at becomes its finished_at.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that a sweep has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.
 /// key_take_abandoned sets a later look_at for a key that on_expiry or max_attempts parks.
 pub const PENDING: u8 = b'1';
 
-/// Reap stage of most keys: key_reap deletes the row when ttl and gone_for are over, at reap_at or later.
+/// Reap stage of most keys. From reap_at on, key_reap reads the row, and deletes it if ttl and gone_for are over.
 pub const WHOLE: u8 = b'0';
 /// Reap stage of a key that was finished with more than LARGE bytes. At reap_at, the key's expiry, key_tombstone
 /// empties the row, or deletes it if gone_for is over, too.
 const TO_EMPTY: u8 = b'1';
-/// The bytes that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page, so its
-/// update is rarely HOT anyway, and the change of the indexed reap_at costs nothing more.
+/// The bytes that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page: its
+/// update is rarely HOT, with or without a change of the indexed reap_at.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.
@@ -189,7 +189,7 @@ impl KeyRow {
     }
 
     /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. fence.rs stores this value
-    /// with each write, so that an extend in this transaction does not turn `Earlier` into `Now`.
+    /// with each write. Otherwise that `Now` would read as `Now` again after an extend in this transaction.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,

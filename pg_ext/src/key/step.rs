@@ -61,8 +61,8 @@ impl StepRow {
         row
     }
 
-    /// The step's latest row, at any isolation level. Most step calls only lock the key's row, so no serialization error
-    /// would show that an older snapshot missed a row.
+    /// The step's latest row, at any isolation level. An old snapshot may lack that row, and no serialization error
+    /// shows this: most step calls lock the key's row without changing it.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [
@@ -247,7 +247,7 @@ pub fn key_step_done(call: &Call) -> Result<Datum> {
     // True if this transaction began the step: a crash before the commit would leave no trace of the foreign call.
     let mut uncommitted = false;
     let registers = on_complete.is_some() || on_abort.is_some();
-    // Locks the key even if the step is done: above READ COMMITTED a superseded holder gets 40001.
+    // Locks the key even if the step is done, so that a superseded holder gets 40001 above READ COMMITTED.
     let values = write.change_locked(registers, |step, now| {
         if !step.is_done() {
             uncommitted = step.is_ours() && step.was_begun_by(token);

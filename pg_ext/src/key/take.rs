@@ -1,9 +1,9 @@
 //! `key_take_abandoned`: hands pending keys to completers.
 //!
-//! The call reads the pending keys of the scope in the order in which they became due: released keys, and keys whose
-//! lease has expired (a first lease: not before a sweep has moved the key, abandon.rs). The options may park many keys,
-//! and skipping them must cost little. So each of them is deferred for as long as it has waited, between ten seconds
-//! and an hour. A change of on_expiry or max_attempts by scope_set ends the deferrals.
+//! The call reads the released keys of the scope, and the keys whose lease has expired, in the order in which they
+//! became due. A key whose first lease has expired is read only after a sweep has moved it (abandon.rs). The options
+//! may park many keys, and skipping them must cost little. So each of them is deferred for as long as it has waited,
+//! between ten seconds and an hour. A change of on_expiry or max_attempts by scope_set ends the deferrals.
 
 use super::claim::{claim_values, take_over};
 use super::decide::{self, KeyDecision};

@@ -43,7 +43,7 @@ table::columns!(MoveCol);
 pub type MoveRecord = table::Record<MoveCol, 11>;
 
 thread_local! {
-    /// The number of this backend's last record. Moves of one row wait for each other, so the numbers of their records
+    /// The number of this backend's last record. Moves of one row exclude each other, so the numbers of their records
     /// grow, unless the clock is set back and another backend makes the next move.
     static LAST: Cell<i64> = const { Cell::new(0) };
 }

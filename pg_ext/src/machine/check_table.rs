@@ -111,7 +111,7 @@ impl<'a> NamedColumn<'a> {
         same.is_none()
     }
 
-    /// Checks that the column can be a key: a type with canonical texts, exact comparison, NOT NULL and unique.
+    /// Checks that the column can be a key: NOT NULL, unique, of a type with canonical texts, and compared exactly.
     pub fn is_a_key(&self) {
         if self.column.family().is_none() {
             self.has_type(

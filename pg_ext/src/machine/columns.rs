@@ -93,7 +93,7 @@ pub struct DefinedColumn {
     pub is_enum: bool,
     pub not_null: bool,
     pub deterministic: bool,
-    /// A valid unique index is on this column alone, neither partial nor deferrable.
+    /// It is the only key column of a unique index that is valid, not partial and not deferrable.
     pub unique: bool,
     /// No UPDATE can set it to a value: it is generated, or an identity that is GENERATED ALWAYS.
     pub generated: bool,

@@ -70,7 +70,7 @@ pub struct Step {
     /// The topic that gets an event when the step is finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emit: Option<String>,
-    /// Free JSON for the caller's programs, like `action`.
+    /// `step_id` and `action` may be any JSON, for the caller's programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_id: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

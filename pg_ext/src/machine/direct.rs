@@ -110,7 +110,7 @@ impl Direct {
             return Ok(None);
         };
         let snapshot = Snapshot::now();
-        // After the snapshot, so that the definition is at least as new as the rows that the snapshot shows.
+        // Messages are accepted after the snapshot, so that the definition is at least as new as the snapshot's rows.
         changes::accept();
         if !row.machine.is_current() || !table.is_open_to_caller() {
             return Ok(None);
@@ -131,7 +131,7 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row) else {
             return Ok(None);
         };
-        // If another session has locked a guarded row, the statement waits, so that the guard judges the newest row.
+        // A guarded row that another session has locked needs the statement: the guard must judge the newest row.
         if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != WriteOutcome::Done {
             return Ok(None);
         }
@@ -174,9 +174,9 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 }
 
 impl PlainTable {
-    /// None: the table is not plain ([`Table::plain`], where this machine's guard is a known trigger); or a column is
-    /// not of the usual type: text, varchar or enum for the status, bigint for the version, boolean for the flag, no
-    /// domain for the id, a scalar for each column of the patch; or the id has no unique btree of its own.
+    /// None: the table is not plain ([`Table::plain`] with this machine's guard as the known trigger), the id has no
+    /// unique btree of its own, or a column is not of the usual type: text, varchar or enum for the status, bigint for
+    /// the version, boolean for the flag, no domain for the id, a scalar for each column of the patch.
     fn of_machine(machine: &Machine, patch: &Patch) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);

@@ -35,7 +35,7 @@ impl Faults {
         self.lines.into_inner()
     }
 
-    /// ON003 with all lines as its DETAIL, if there are any. `machine` is empty if the name could not be read.
+    /// Ok if there are no lines; else ON003 with all as its DETAIL. `machine` is empty if the name could not be read.
     pub fn into_result(self, machine: &str) -> Result<()> {
         let lines = self.into_lines();
         let count = match lines.len() {

@@ -17,8 +17,8 @@ use std::ffi::CStr;
 /// The most rows of one call.
 const MOST_MOVES: i32 = 100_000;
 
-// $1 the most moves (DUE: of each machine), $2 machines with `history`, $3 the microseconds of each, $4 now. All moves of
-// other machines are due. The recursive query finds the machines one by one in the index.
+// REAP deletes up to $1 moves, DUE counts up to $1 of each machine. $2: machines with `history` ($3, in microseconds).
+// $4: now. All moves of other machines are due. The recursive query finds the machines one by one in the index.
 const DUE: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
         (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)
@@ -74,7 +74,7 @@ pub fn machine_history(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Deletes at most `max` moves: older than the `history` of their machine, or of a machine without `history`.
+/// Deletes at most `max` moves that are older than their machine's `history`, or whose machine has no `history`.
 pub fn reap(max: i64) -> Result<Swept> {
     let args = arguments(max)?;
     let rows = settings::by_index(|| spi::query_latest(&MOVES_REAPED, &args))?;

@@ -6,7 +6,7 @@
 //! read and move a row with `user_row`; `transition` and `transition_many` are SQL functions. `after` records a move
 //! for `history` and emits its event. `read` makes a definition from JSON, `inspect` and `diagram` show a definition,
 //! and `validate` finds its faults (`rules`, `check_table`, `money`; `predicate` reads a `when`). machine_define is in
-//! `guard/define.rs` and machine_check in `doctor/check.rs`, because these two use nouns that import `machine`.
+//! `guard/define.rs` and machine_check in `doctor/check.rs`, because both use modules that import `machine`.
 
 pub mod after;
 pub mod changes;
@@ -45,7 +45,7 @@ use crate::settings;
 use crate::trylock::{wait_exclusive, wait_or};
 use sha2::{Digest, Sha256};
 
-/// Returns the number of a machine's lock. To the transaction's end, claims share the lock; a change of the machine holds it alone.
+/// The number of a machine's lock. Claims share it to their transaction's end; a change of the machine holds it alone.
 pub fn lock_of(machine: &str) -> u64 {
     let digest = Sha256::new()
         .chain_update("machine\0")

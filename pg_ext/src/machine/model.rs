@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The most kept statements, direct moves, or patches of one machine. To keep one more, all of that kind are dropped.
+/// A machine keeps at most this many values of a kind (statement, direct move, patch). One more replaces all of these.
 const MOST_PLANS: usize = 300;
 
 thread_local! {

@@ -292,8 +292,8 @@ impl Digits {
         })
     }
 
-    /// Whether this type holds every value of the other exactly. A numeric with a scale of at least 0 passes for every
-    /// integer type, because it rounds no integer: an integer with too many digits is an error.
+    /// Whether this type holds every value of the other exactly. If a numeric is to hold integers, only its scale is
+    /// checked: a scale of at least 0 rounds no integer. An integer with too many digits raises an error when stored.
     pub fn hold(self, other: Digits) -> bool {
         match (self.is_integer, other.is_integer) {
             (false, true) => self.after_point >= 0,

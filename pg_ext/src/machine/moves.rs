@@ -14,7 +14,7 @@ pub struct Move<'a> {
 }
 
 /// Every declared move to `to`: transitions, and steps in which the requester has no claim state. With
-/// `Requester::Any` one such requester is enough, as in the guard's check of a plain UPDATE.
+/// `Requester::Any`, which the guard uses for a plain UPDATE, a step counts if it counts for at least one requester.
 pub fn moves_to<'a>(
     definition: &'a Definition,
     to: &'a str,

@@ -34,7 +34,7 @@ impl<'a> Patch<'a> {
         };
         let not_object = || bad("must be a JSON object".to_owned());
         let all: Vec<_> = Members::of(json).ok_or_else(not_object)?.collect();
-        // Each name has its quotation marks, so different lists of names give different keys.
+        // The names have quotation marks here, so no two lists of names have the same concatenation.
         let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
         let columns = || columns_of(machine, &names).map(Rc::new);
         let columns = kept(&machine.patched, &names.concat(), columns)?;
@@ -91,8 +91,8 @@ fn decoded(name: &[u8]) -> Text<'_> {
     json::string(name).unwrap_or(Cow::Borrowed(name))
 }
 
-/// A value as jsonb_populate_record reads it. Most values have the same text in jsonb: strings, true, false, and short
-/// numbers without an exponent that do not begin with -0.
+/// A value as jsonb_populate_record reads it: its text in jsonb. Conversion to jsonb does not change strings, true,
+/// false, and short numbers without an exponent that do not begin with -0.
 fn as_text(value: &[u8]) -> Result<Option<Text<'_>>> {
     let digits = value.strip_prefix(b"-").unwrap_or(value);
     let same = value.len() < 100

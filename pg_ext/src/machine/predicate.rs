@@ -24,8 +24,8 @@ pub struct Predicate {
     pub columns: BTreeSet<String>,
 }
 
-/// The settings under which the server writes the text: it qualifies names outside pg_catalog, and every session reads
-/// the times, intervals, numbers and quotation marks alike.
+/// The settings under which the server writes the text. With them the text has a schema before each name outside
+/// pg_catalog, and its times, intervals, numbers and quotation marks mean the same in every session.
 const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"search_path", c"pg_catalog, pg_temp"),
     (c"DateStyle", c"ISO, YMD"),
@@ -36,7 +36,7 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"standard_conforming_strings", c"on"),
 ];
 
-/// After at most this many readings the server must write a text exactly as it read it.
+/// The most rounds of the loop in `written`; a text that still changes after them is refused.
 const READINGS: usize = 5;
 
 /// Reads a predicate over the columns of a locked table. The inner error says why it is refused.
@@ -77,8 +77,8 @@ fn refused<T>(why: impl Into<String>) -> Result<T> {
 
 /// The raw parse tree of a text that is one expression.
 fn only_expression(source: &CStr) -> Result<*mut Node> {
-    // SAFETY: the grammar's tree lives in the current memory context. In this mode it is one raw statement
-    // that is a SELECT; each member is read as what the grammar makes it, after its node tag is looked at.
+    // SAFETY: the grammar's tree lives in the current memory context. In this mode the grammar makes a list of one
+    // RawStmt, which has a SelectStmt (its tag is checked), whose targets are ResTargets.
     unsafe {
         let mode = pg_sys::RawParseMode::RAW_PARSE_PLPGSQL_EXPR;
         let statements =
@@ -184,8 +184,8 @@ fn analysed(open: &Opened, source: &CStr) -> Result<*mut Node> {
 unsafe fn first(expression: *mut Node, visit: Visit) -> Option<*mut Node> {
     let mut found: *mut Node = std::ptr::null_mut();
     let context = (&raw mut found).cast();
-    // SAFETY: a complete tree. `visit` is called as the server calls it, so its errors (such as a tree that is too
-    // deep) are caught like the server's.
+    // SAFETY: a complete tree. `visit` raises errors (such as a tree that is too deep) as the server's C functions do;
+    // pg_guard_ffi_boundary catches them.
     unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| visit(expression, context)) };
     (!found.is_null()).then_some(found)
 }

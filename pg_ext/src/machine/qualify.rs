@@ -29,9 +29,9 @@ pub fn qualified(text: &CStr) -> Result<Vec<u8>> {
         edits: Vec::new(),
     };
     let context = (&raw mut found).cast();
-    // SAFETY: the text ends with NUL; the tree lives in the current memory context, and the walker hands
-    // each of its nodes to `visit` with the context that it is given here. `visit` is called as the server
-    // calls it, so its errors (such as a tree that is too deep) are caught like the server's.
+    // SAFETY: the text ends with NUL; the tree lives in the current memory context. The walker calls `visit` with
+    // nodes of this tree and with `context`. `visit` raises errors (such as a tree that is too deep) as the server's C
+    // functions do; pg_guard_ffi_boundary catches them.
     unsafe {
         let mode = pg_sys::RawParseMode::RAW_PARSE_PLPGSQL_EXPR;
         let tree = pg_sys::raw_parser(text.as_ptr(), mode);

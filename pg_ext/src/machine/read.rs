@@ -294,7 +294,7 @@ impl<'a> Object<'a> {
         Some(object.map(|o| read(&o)).unwrap_or_default())
     }
 
-    /// Reads an object with one value for each requester; a value outside of an object counts for any requester.
+    /// Reads an object with one value for each requester, or a bare value, which counts for any requester.
     fn by_requester<T>(
         &self,
         name: &str,

@@ -85,8 +85,8 @@ impl Relation {
 
     /// Locks the tables below this table, unless `mode` is NoLock. Returns them and this table; can be empty.
     fn all_below(&self, mode: u32) -> Vec<pg_sys::Oid> {
-        // SAFETY: looks into the system cache, where the table may be gone by now; then locks the tables that
-        // pg_inherits lists, and makes a list of their oids; reads its first `length` elements only.
+        // SAFETY: get_rel_relkind returns 0 for a table that is gone. find_all_inheritors returns a list of oids, and
+        // `oid` reads only the first `length` elements of this list.
         unsafe {
             if pg_sys::get_rel_relkind(self.oid) == 0 || !pg_sys::has_subclass(self.oid) {
                 return Vec::new();

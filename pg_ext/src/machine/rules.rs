@@ -224,8 +224,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A step begins in a status where a row waits, so not in a claim state. Rule 4 reports the step's own claim
-    /// states.
+    /// A step begins in a status where a row waits, so not in a claim state. If the step itself declares the claim
+    /// state, rule 4 reports the fault.
     fn claim_states_are_no_step_status(&self) {
         for mention in &self.mentions {
             if let Place::StepStatus(step) = mention.place
@@ -268,7 +268,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Success ends the lease, so a successful_state is no claim state. Rule 5 reports the claim's own claim state.
+    /// Success ends the lease, so a successful_state is no claim state.
     fn claim_states_are_no_success(&self) {
         for mention in &self.mentions {
             let Place::Success(step, requester) = mention.place else {
@@ -286,8 +286,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A row that was reverted waits for its next move: revert_to is neither terminal nor a claim state. (Rule 3
-    /// reports the claim's own claim state.)
+    /// A row that was reverted waits for its next move: revert_to is neither terminal nor a claim state. (If revert_to
+    /// is the claim's own claim_into, rule 3 reports the fault.)
     fn reverts_lead_to_a_status_that_waits(&self) {
         for claim in self.claims {
             let revert = quoted(claim.revert);
@@ -343,7 +343,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// cancel.to is terminal, and only cancel_finish leads there. (A terminal revert_to is a fault already.)
+    /// cancel.to is terminal, and only cancel_finish leads there. (Another check reports a terminal revert_to.)
     fn cancel_ends_in_a_status_of_its_own(&self) {
         let Some(cancel) = self.definition.cancel.as_ref().filter(|c| !c.to.is_empty()) else {
             return;

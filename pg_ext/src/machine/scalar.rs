@@ -38,7 +38,7 @@ impl ScalarInput {
         }
     }
 
-    /// The value of a text in the database's encoding; an inner None is NULL. None: the text is NULL, but the column is
+    /// The column's value for a text in the database's encoding. A NULL text gives Some(None), or None if the column is
     /// NOT NULL. Raises the errors of the type's input function.
     pub fn read(&self, text: Option<&[u8]>) -> Option<Option<Datum>> {
         let value = text.map(|text| match (self.function.to_u32(), self.modifier) {

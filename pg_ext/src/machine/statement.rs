@@ -42,7 +42,7 @@ struct NamedTable {
 }
 
 impl Statement {
-    /// `row` is the row's name in errors of a lost race.
+    /// `row` names the row in the error of a lost race.
     pub fn prepare(
         sql: &str,
         types: &[Oid],

@@ -175,7 +175,6 @@ impl MoveWish<'_> {
         for locked in [false, true] {
             let mut from = String::new();
             if locked || (is_followed && writable) {
-                // The SELECT found that the row can move, or its old status is needed. The lock blocks other moves.
                 let seen = RowSeen::find(machine, id, RowLock::Update)?;
                 from = seen.map_or(from, |seen| shown(seen.status()));
             }

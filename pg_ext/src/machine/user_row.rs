@@ -106,7 +106,7 @@ pub enum MoveIf {
     Unflagged,
 }
 
-/// Moves the row from one status to another. None: the UPDATE found no such row in `from`, or `condition` is not met.
+/// Moves the row from one status to another. None: the UPDATE found no row in status `from` that meets `condition`.
 /// Waits for a locked row. The statuses come from the definition, the lease or the row, never from an argument.
 pub fn move_row(
     machine: &Machine,

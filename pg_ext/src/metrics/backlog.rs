@@ -1,10 +1,10 @@
 //! The backlog of each subscriber: the age of its oldest event that is not acked, and the number of such events.
 //!
-//! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All of them
-//! have a row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
-//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a
-//! delayed or redriven event counts from when it is due; in a batch, from the take; after a failure, from its first
-//! failure. Dead events are counted separately (dead.rs).
+//! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. Each has a
+//! row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
+//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a delayed or
+//! redriven event counts from its first failure. If it has not failed, its age counts from the take while it is in a
+//! batch, else from when it is due. Dead events are counted separately (dead.rs).
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 /// The most events of a lane that are counted one by one.
 const EXACT: usize = 64;
-/// Per subscriber, a call reads at most the index entries for RETRIES rows of once.retry, and looks up LOOKUPS events.
+/// Per subscriber, a call reads at most entries_for(RETRIES) index entries of once.retry, and looks up LOOKUPS events.
 const RETRIES: usize = 10_000;
 const LOOKUPS: usize = 1_000;
 
@@ -189,8 +189,8 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry by event id, thus by time of emission: if a row has waited since its event was
-    /// emitted, no later row has waited longer.
+    /// Counts the rows of once.retry in the order of their event ids, that is, of emission. After a row that has waited
+    /// since its event was emitted, no row has waited longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
@@ -273,7 +273,7 @@ impl BacklogLook {
             "outbox_lag_seconds",
             &labels,
             self.lag_us(backlog).unwrap_or(0) as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from when it is due; in a batch, from the take; after a failure, from its first failure. A dead event does not count.",
+            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from its first failure; if it has not failed, from the take while it is in a batch, else from when it is due. A dead event does not count.",
         )?;
         sheet.put(
             "outbox_depth",

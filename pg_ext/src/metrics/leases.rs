@@ -1,8 +1,8 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
 //! Overdue keys are in the lane PENDING: key_abandon moves a key there when its first lease has expired. Until then the
-//! key is in the lane ORDINARY. No index separates such keys from finished keys, because it would cost each completion
-//! its HOT update. So a bounded number of keys is read; pg_once_leases_complete says whether these were all.
+//! key is in the lane ORDINARY, with finished keys. No index separates unfinished from finished keys: it would prevent
+//! HOT updates of completions. So a bounded number of keys is read; pg_once_leases_complete says whether they are all.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -16,14 +16,14 @@ use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 
-/// A call reads up to MOST_ENTRIES index entries of pending keys, as many of other keys, and as many leases of actions;
-/// more if the least numbers of all scopes or machines add up to more. It reads the keys of at most SCOPES scopes.
+/// A call reads up to MOST_ENTRIES index entries of pending keys, as many of other keys, and as many leases of actions.
+/// It reads more if many scopes or machines get their least number. It reads the keys of at most SCOPES scopes.
 const MOST_ENTRIES: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_ENTRIES_OF_SCOPE: usize = 8;
 /// The most keys in `too_long`.
 const NAMED: usize = 5;
-/// A call may read at least this many leases of each machine.
+/// The least number of leases that a call may read of each machine.
 const LEAST_LEASES: usize = 200;
 
 const COMPLETE: &str = "1: every lease was read; 0: the counts are lower bounds. One call reads, in at most 2000 scopes, about 4000 pending keys (the oldest first) and about 4000 other keys (the newest first), and about 4000 leases of actions.";
@@ -37,7 +37,7 @@ pub struct KeyLeases {
     pub parked: u64,
     pub oldest_us: i64,
     pub cut_short: bool,
-    /// Scopes and keys of the first keys whose lease ends more than max_lease_life from now.
+    /// (scope, key) of up to NAMED keys whose lease ends more than max_lease_life from now.
     pub too_long: Vec<(String, String)>,
 }
 
@@ -53,7 +53,7 @@ pub fn keys(sheet: &Sheet) -> Result<()> {
             "pg_once_key_leases",
             &[("state", state)],
             count as f64,
-            "Unfinished keys: alive: under a lease; overdue: the lease expired (a first lease: before the last sweep), or the key was released and is due, and nobody has resumed the key; waiting: released, not due yet. Bounded, see pg_once_leases_complete.",
+            "Unfinished keys: alive: under a lease; overdue: to be resumed, because the lease expired (a first lease counts after the next sweep) or because the key was released and is due; waiting: released, not due yet. Bounded, see pg_once_leases_complete.",
         )?;
     }
     sheet.put(
@@ -175,7 +175,7 @@ pub struct ActionLeases {
 }
 
 impl ActionLeases {
-    /// Counts at most about `most` leases of a machine, in the order in which a sweep looks at them.
+    /// Reads up to `most` + 1 leases of a machine, in the order in which a sweep looks at them.
     pub fn count(machine: &[u8], most: usize) -> Result<ActionLeases> {
         let mut actions = ActionLeases::default();
         let table = Table::to_read(crate::action::lease::TABLE)?;

@@ -1,9 +1,9 @@
 //! `metrics`: numbers for an exporter that calls it every few seconds.
 //!
 //! Invariant: a call reads no history. It reads the end of an index or a bounded number of index entries, or makes one
-//! probe for each lane. A count above its bound stops there or is estimated; the help of the metric says so. A call
-//! waits for a lock at most once.sweep_lock_timeout, then skips the part that needs the lock; pg_once_metrics_failed
-//! shows this. A call writes nothing and checks no owner: it shows numbers and names, no payload and no scope.
+//! probe for each lane. A count above its bound stops there or is estimated; the help of the metric says so. If a
+//! lock is not free within once.sweep_lock_timeout, the call skips the part that needs it; pg_once_metrics_failed shows
+//! which part. A call writes nothing and checks no owner: it shows numbers and names, no payload and no scope.
 
 mod backlog;
 pub mod dead;
@@ -45,7 +45,7 @@ impl Sheet {
     }
 }
 
-/// How many index entries a search for `rows` rows may read: an old snapshot also keeps entries of deleted rows.
+/// How many index entries a search for `rows` rows may read. Some may be of deleted rows that an old snapshot keeps.
 fn entries_for(rows: usize) -> usize {
     const EACH: usize = 3;
     rows.saturating_mul(EACH)
@@ -96,7 +96,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Without shared memory there are no rows: a replayed claim writes nothing that could be counted later.
+/// Without shared memory there are no rows: no table has the counts, because a replayed claim writes nothing.
 fn claims(sheet: &Sheet) -> Result<()> {
     let Some((totals, lately)) = counters::claims() else {
         return Ok(());

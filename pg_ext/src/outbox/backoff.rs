@@ -1,4 +1,4 @@
-//! A failed event is due again after the backoff, or at the time that its nack sets, until it is dead.
+//! A failed event is due again after the backoff or at the time that its nack sets, or it is dead.
 
 use super::leave::{Fate, HeldEvent, Leaving};
 use super::topic::Subscriber;

@@ -83,8 +83,8 @@ impl Part {
         self.i32(Col::Lane)
     }
 
-    /// Tokens of the lane's batches that may be out (may still hold events): batches that were out when this part was
-    /// written, and this part's own batch if this part has events.
+    /// Tokens of the batches that may still hold events of the lane: those that held some when this part was written,
+    /// and this part's own token if this part has events.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {

@@ -176,7 +176,7 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     redrive(&subscriber, &found).map(Datum::from)
 }
 
-/// The latest time of death of an expired letter. A sweep may not have deleted the expired letters yet.
+/// Letters that died at this time or before have expired, even if no sweep has deleted them yet.
 fn kept_since(subscriber: &Subscriber) -> Result<i64> {
     let now = clock::now_us()?;
     Ok(subscriber

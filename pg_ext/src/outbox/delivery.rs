@@ -1,5 +1,5 @@
-//! once.delivery: failed attempts. `outbox_deliveries` lists those of an event; metrics counts recent ones. Rows are
-//! deleted with the batch that acked the event (retire/tidy.rs), a discarded or expired letter, or the subscriber.
+//! once.delivery: failed attempts; `outbox_deliveries` lists them, and metrics reads them. They are deleted with the
+//! batch in which the event was acked (retire/tidy.rs), with its discarded or expired letter, or with the subscriber.
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;
@@ -42,7 +42,7 @@ static NOTED: Kept = Kept::new(
     ],
 );
 
-/// Notes the failed attempts of events that leave the batch of this token, except uncounted ones.
+/// Notes a failed attempt for each event that leaves the batch of this token with `counted` set.
 pub fn note(
     sub: &Subscriber,
     token: i64,

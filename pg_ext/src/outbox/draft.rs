@@ -65,8 +65,8 @@ impl<'a> Draft<'a> {
         self.token
     }
 
-    /// The batch's token. A batch without a token gets a free token above `above`, the last token of a lane. The token
-    /// is locked until the transaction ends.
+    /// The batch's token. If the batch has none yet, it gets a free token larger than `above`, the lane's last
+    /// token. The token is locked until the transaction ends.
     pub fn token(&mut self, above: i64) -> Result<i64> {
         let mut token = above;
         loop {

@@ -47,8 +47,8 @@ pub fn retire() -> Result<DueWork> {
     stored(Some(current))
 }
 
-/// Counts the segments that hold events, except segment `but`; each is due since its first event. With None (for a task
-/// that never ran) the current segment counts too, because only a sweep opens another.
+/// Counts the segments that hold events, except segment `but`; each is due since its first event. `None`: also the
+/// current segment, which has the whole log if the task has never run.
 pub fn stored(but: Option<usize>) -> Result<DueWork> {
     let mut due = DueWork::default();
     let snapshot = Snapshot::latest();

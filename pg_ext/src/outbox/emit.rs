@@ -4,9 +4,9 @@
 //! transaction id, and gets an event id. Because the lock comes first, the segment is not truncated and the topic's
 //! lanes do not change until this transaction has ended. seen.rs relies on the order of the two ids.
 //!
-//! The check may use a cached row of once.segment. The transaction that opens a segment holds the lock of the sweep
-//! task outbox_retire until its invalidation is sent. An emitter that missed the invalidation had locked the old
-//! segment by then. So the next run of the task, which may drain the old segment, sees the emitter's lock.
+//! The check may use an outdated row of once.segment, but only if the emitter locked the old segment before the
+//! invalidation was sent. The transaction that opens a segment sends the invalidation before it releases the lock of
+//! the sweep task outbox_retire. So the task's next run, which may drain the old segment, sees the emitter's lock.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;

@@ -19,7 +19,7 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// Bounds the events of a lane that one take puts behind others, and the events of expired batches that it puts back.
+/// Limits, per lane and take, the events put behind earlier events of their key, and the events put back (overdue.rs).
 const MOST_BEHIND: usize = 10_000;
 
 pub struct LockedLane<'a> {

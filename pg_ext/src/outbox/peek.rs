@@ -1,7 +1,7 @@
 //! `outbox_peek`: the pending events of a subscriber, without taking them.
 //!
-//! A pending event is in the log and not taken yet, in an open batch, or in once.retry. The call collects at most `max`
-//! events from each lane, from each batch and from once.retry.
+//! An event is pending if it is in once.retry, in an open batch, or in the part of the log that the subscriber has not
+//! read. The call collects at most `max` events from each lane, from each batch and from once.retry.
 
 use super::batch::{self, Batch, Part};
 use super::event::{self, Col, Event, is_unordered};
@@ -37,7 +37,7 @@ struct Peek<'a> {
     now: i64,
     /// By event_id.
     found: BTreeMap<i64, PendingState>,
-    /// The first row in once.retry of each key that was looked up, if any: events of the key in the log wait behind it.
+    /// The first event of a key in once.retry, or None. If there is one, the key's events in the log wait behind it.
     first_of_key: HashMap<(i32, Vec<u8>), Option<i64>>,
 }
 

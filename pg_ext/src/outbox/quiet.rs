@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 /// The longest time for which a memory is used, in microseconds.
 const LONGEST_US: i64 = 1_000_000;
-/// No memory is stored if more than this many transactions, the newest ones, are all still open.
+/// No memory is stored if more than this many transactions are newer than every transaction that has ended.
 const MOST_UNENDED: i64 = 1_000;
 
 thread_local! {
@@ -50,7 +50,7 @@ pub struct LogMoment {
 impl LogMoment {
     pub fn now() -> Result<LogMoment> {
         let ids = Sequence::to_read(c"event_id")?;
-        // First the event ids, then the transaction id: a transaction that gets its id later gets larger event ids.
+        // Read the event ids first: then a transaction with an id of `next` or larger gets event ids above `top`.
         let top = ids.last();
         Ok(LogMoment {
             ids: ids.oid(),
@@ -96,7 +96,7 @@ impl LogMoment {
         let nothing = nothing && self.unended.is_some() && table::own_xid_if_any().is_none();
         let now = clock::now_us()?;
         if nothing && now < self.next_due {
-            // Includes the retries of a batch that has ended meanwhile.
+            // A batch that ended since `before_look` may have left retries that are due earlier.
             self.next_due = self.next_due.min(retry::next_due(subscriber, now)?);
         }
         QUIET.with(|quiet| {

@@ -130,8 +130,8 @@ impl Ledger {
         self.left.get(&event_id).is_some_and(|left| left.1)
     }
 
-    /// Splits the events of a call into held events and other events, without repeats. None means all held events; if
-    /// no event is held, the events of the last receipt that were acked, or named in the nack.
+    /// Splits the events of a call into held events and other events, without repeats. None stands for all held events.
+    /// If no event is held, None stands for the events of the last receipt that are not [`LeftBy::Lost`].
     pub fn split(&self, wanted: Option<&[i64]>) -> (Vec<i64>, Vec<i64>) {
         let Some(wanted) = wanted else {
             let named = |id: &i64| !self.has_left(*id, LeftBy::Lost);

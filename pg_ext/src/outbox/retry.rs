@@ -218,7 +218,7 @@ pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i6
 /// The most index entries that one probe reads: an old snapshot keeps the entries of deleted rows.
 const MOST_ENTRIES: usize = 50;
 
-/// The subscriber has rows, or its first MOST_ENTRIES index entries are all of invisible rows.
+/// The subscriber has rows, or the probe has read MOST_ENTRIES index entries and found only invisible rows.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     let keys = &mut [ScanKey::i32(1, sub.id)];
     Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), MOST_ENTRIES)

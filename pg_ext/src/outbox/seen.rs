@@ -1,9 +1,9 @@
-//! A snapshot as it is stored: it says from the transaction id and event id of an event whether the event was visible.
+//! A snapshot as it is stored. An event's transaction id and event id determine whether the snapshot saw the event.
 //!
-//! Invariant of a [`Seen`] made by [`Seen::now`]: a transaction with an id of `next` or larger got it after `high` was
-//! read, so its events have ids above `high`; every event visible then has an id of at most `top`. A transaction
-//! between `xmax` and `next` was running then, as were the transactions in `running`. Once such a transaction has
-//! ended, a take finds its events by transaction id ("late").
+//! Invariant of a [`Seen`] made by [`Seen::now`]: transaction ids from `next` on were assigned after `high` was read,
+//! so the events of these transactions have ids above `high`; every event visible then has an id of at most `top`. A
+//! transaction between `xmax` and `next` was running then, as were the transactions in `running`. Once such a
+//! transaction has ended, a take finds its events by transaction id ("late").
 
 use crate::call;
 use crate::error::{Error, Kind, Result};
@@ -19,7 +19,7 @@ const LAST: i64 = i64::MAX;
 pub struct Seen {
     /// No transaction with this or a larger id had ended.
     xmax: i64,
-    /// A transaction with this or a larger id got it after `high` was read.
+    /// Transaction ids from this one on were assigned after `high` was read.
     pub next: i64,
     /// The transaction that looked, or 0. It saw its own events up to `top`.
     own: i64,
@@ -78,7 +78,7 @@ impl Seen {
         Ok((seen, snapshot))
     }
 
-    /// An event of this transaction and id was visible.
+    /// The event with this event id, emitted by this transaction, was visible.
     pub fn sees(&self, xid: i64, event_id: i64) -> bool {
         if xid == self.own {
             return event_id <= self.top;

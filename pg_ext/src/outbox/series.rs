@@ -32,8 +32,8 @@ static GO_ON: Kept = Kept::new(
     &[],
 );
 
-/// The last series, if it is this incarnation's. An earlier series of this incarnation does not count: lanes may
-/// already be read in the later series.
+/// The last series, if this incarnation began it. None if another incarnation has begun a later one: lanes may already
+/// be read in the later series.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
     let table = Table::to_read(TABLE)?;
     let last = table.find_last(c"series_pkey", &mut [], snapshot)?;

@@ -131,7 +131,7 @@ struct LaneOrder {
     takes: u32,
     /// Lanes where events were found lately, the longest ago first.
     found: Vec<i32>,
-    /// The index, modulo the number of lanes, of the lane with which the other lanes begin.
+    /// The search of the other lanes begins at this index, modulo the number of lanes.
     start: usize,
 }
 
@@ -146,7 +146,7 @@ impl LaneOrder {
         })
     }
 
-    /// Every second take begins with the lanes that have suspects: only a draft without events can take a suspect.
+    /// Only a draft without events can take a suspect. So every second take begins with the lanes that have suspects.
     fn order(&mut self, subscriber: &Subscriber, retries: bool) -> Result<Vec<i32>> {
         let usual = self.usual_order(subscriber);
         if self.takes.is_multiple_of(2) || !retries {

@@ -93,7 +93,7 @@ impl Topic {
         wait_exclusive(self.subscribers_lock());
     }
 
-    /// The number differs from every lane's lock (take.rs), because one sequence numbers topics and subscribers.
+    /// This number is the lock of no lane (take.rs): topics and subscribers get their ids from the same sequence.
     fn subscribers_lock(&self) -> u64 {
         (self.id as u64) << 32
     }
@@ -124,7 +124,7 @@ pub struct Subscriber {
     pub dead_for_us: Option<i64>,
     pub paused: bool,
     pub start_series: i32,
-    /// The subscriber begins with the events that this snapshot did not see.
+    /// Taken when the subscriber was created. The subscriber gets only the events that this snapshot did not see.
     pub start: Seen,
 }
 

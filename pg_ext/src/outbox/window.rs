@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::row;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// A scan reads all entries of an index page in its range before it returns the first of their rows. So a scan that
-/// continues within a window has up to three ranges: the next 32 event ids, then up to the 1024th, then all others.
+/// Before a scan returns a row, it reads all entries of the index page that are in its range. To read fewer, a reader
+/// that continues a window scans up to three ranges: the next 32 event ids, then up to the 1024th, then all others.
 const AHEAD: [i64; 2] = [1024, 32];
 
 /// The window of a lane, and how far the window has been handed out.

@@ -1,8 +1,8 @@
 //! Runs a few statements as another role.
 //!
-//! The role is the extension's owner for the extension's tables. For sweeps, guards and checks it is the owner of a
-//! user's table, in a security-restricted operation. That table's triggers and constraints then run with the owner's
-//! rights, never with the caller's.
+//! The extension's own statements run as the extension's owner. Some statements of sweeps, guards and checks run as the
+//! owner of a user's table, in a security-restricted operation. That table's triggers and constraints then run with the
+//! owner's rights, never with the caller's.
 
 use super::Kept;
 use crate::caller;
@@ -12,7 +12,7 @@ use std::ffi::CStr;
 
 /// Pinned, because an operator that the caller has created must never run as another role.
 const SEARCH_PATH: (&CStr, &CStr) = (c"search_path", c"pg_catalog, pg_temp");
-/// A sweep would skip a row that a policy hides, every time; with `off` the server raises an error instead.
+/// With `on`, no sweep would ever reach a row that a policy hides; with `off`, the server raises an error.
 const ROW_SECURITY: (&CStr, &CStr) = (c"row_security", c"off");
 
 const TEMPORARY: &CStr = c"SELECT 1 FROM pg_catalog.pg_type t WHERE t.typnamespace = $1 LIMIT 1";

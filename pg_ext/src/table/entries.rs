@@ -1,4 +1,4 @@
-//! Reads of an index with a bound on the entries read, not on the rows found.
+//! Index scans that limit the number of entries they read, not the number of rows they find.
 //!
 //! A deleted row keeps its index entry until vacuum removes both. While an old snapshot is open, there may be a million
 //! such entries beside one visible row. A report must not read them all. So [`Scan::step`] reads a bounded number of
@@ -77,8 +77,8 @@ impl Table {
         Ok(!matches!(scan.step(&mut looks), ScanStep::End))
     }
 
-    /// The distinct values, in order, of an integer column of an index, in the range where the columns before it have
-    /// the values `before`. Includes values whose rows are all gone. Costs one probe for each value.
+    /// The distinct values of an integer column of an index, in order, where the index's earlier columns equal
+    /// `before`. Includes values whose rows are all gone. Costs one probe for each value.
     pub fn values(&self, index: Name, before: &[i32], snapshot: &Snapshot) -> Result<Vec<i32>> {
         let column = before.len();
         let mut values: Vec<i32> = Vec::new();

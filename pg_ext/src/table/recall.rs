@@ -2,8 +2,8 @@
 //!
 //! [`Recalled::get`] sees the changes that the extension's functions had committed when it began, at any isolation
 //! level: such a function sends an invalidation message in its transaction ([`super::tell_all`]). Other backends get it
-//! before the transaction's locks are released; after a rollback this backend gets it again. Other writes (by hand, by
-//! an apply worker, by a restore) send no message, so no value is cached for longer than [`LONGEST_US`].
+//! before the transaction's locks are released, this backend with its next command and on rollback. Other writes (by
+//! hand, an apply worker or a restore) send no message, so no value is cached for longer than [`LONGEST_US`].
 
 use super::{Name, Slot, Table, Watch};
 use crate::clock;
@@ -21,7 +21,7 @@ const MOST_RECALLED: usize = 1_000;
 pub struct Recalled<T> {
     table: Name,
     watch: Watch,
-    /// The count of messages, and the time, when the oldest value was read.
+    /// When the oldest value was read: the count of messages, and the time.
     since: Cell<(u64, i64)>,
     known: RefCell<Option<HashMap<Vec<u8>, Rc<T>>>>,
 }
@@ -41,7 +41,7 @@ impl<T> Recalled<T> {
 
     /// The value for this name, from `read` if no value is cached; `read` must see the latest committed rows.
     pub fn get(&'static self, name: &[u8], read: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
-        // SAFETY: the server makes the first call between two commands, the second with each new lock on a table.
+        // SAFETY: the server calls the first function between two commands, and the second with each new table lock.
         unsafe {
             pg_sys::CommandCounterIncrement();
             pg_sys::AcceptInvalidationMessages();

@@ -47,7 +47,7 @@ pub enum Snapshot {
 }
 
 impl Snapshot {
-    /// The rows committed now, above READ COMMITTED those of the transaction's snapshot; and our own earlier writes.
+    /// A fresh snapshot under READ COMMITTED, else the transaction's snapshot. Both see our own earlier writes.
     pub fn now() -> Snapshot {
         // SAFETY: makes our own writes visible to the next snapshot, as SPI does for each statement of a volatile
         // function; the snapshot is unregistered on drop.
@@ -75,7 +75,7 @@ impl Snapshot {
         })))
     }
 
-    /// Until the result is dropped, functions that the table's CHECKs and indexes call read under this snapshot.
+    /// Makes functions in the table's CHECKs and indexes read under this snapshot, until the result is dropped.
     pub fn activate(&self) -> Active<'_> {
         // SAFETY: a registered snapshot; popped once, or by the end of the (sub)transaction.
         unsafe { pg_sys::PushActiveSnapshot(self.raw()) };
@@ -89,8 +89,8 @@ impl Snapshot {
         }
     }
 
-    /// The ids of the other transactions that were running for this snapshot, and `xmax`: no transaction with an id
-    /// from `xmax` on had ended. All ids have their epoch.
+    /// The ids below `xmax` of other transactions that ran when the snapshot was taken, and `xmax`: one above the
+    /// highest id that had ended. All ids have their epoch.
     pub fn running(&self) -> (Vec<i64>, i64) {
         let next = next_xid();
         let full = |xid: pg_sys::TransactionId| {
@@ -108,8 +108,8 @@ impl Snapshot {
         }
     }
 
-    /// Transactions with an id below `next` that had not ended for this snapshot, sorted; this transaction only if its
-    /// id is at least `xmax`. None: there may be more than `most`.
+    /// The ids below `next` that had not ended when the snapshot was taken, sorted; without this transaction's id if
+    /// that is below `xmax`. None if more than `most` ids lie between `xmax` and `next`.
     pub fn unended_before(&self, next: i64, most: i64) -> Option<Vec<i64>> {
         let (running, xmax) = self.running();
         if next.saturating_sub(xmax) > most {

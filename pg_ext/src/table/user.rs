@@ -58,8 +58,8 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// The triggers that an UPDATE of these columns fires. None: the table is no plain heap (a partition, a parent,
-    /// rules, policies, or `computes`), has UPDATE triggers that are not `known`, or a column is in a key.
+    /// The triggers that an UPDATE of these columns fires. None if `computes` or `is_in_key` is true, or if the table
+    /// is no heap, is a partition or a parent, or has rules, policies or UPDATE triggers that are not `known`.
     pub fn plain(
         &self,
         written: &[i16],
@@ -154,8 +154,8 @@ impl Table {
         }
     }
 
-    /// The table has foreign keys of its own. If a transaction replaces a row version that it wrote itself, the server
-    /// checks the foreign keys of the new version only, so the second update must fire the check.
+    /// The table has foreign keys of its own. A deferred check skips a row version that its transaction has replaced.
+    /// So an UPDATE of the transaction's own row version must fire the check again.
     pub fn has_references(&self) -> bool {
         !self.references().is_empty()
     }
@@ -206,8 +206,8 @@ impl Table {
         (1..=self.columns()).filter(dropped).collect()
     }
 
-    /// A valid unique btree of all rows on this column alone: the index, its equality function and collation. None also
-    /// where the collation of the index is not the column's.
+    /// Finds a valid unique btree with this column as its only key, the column's collation and no predicate. Returns
+    /// the index, its equality function and its collation.
     pub fn unique_index_on(&self, number: i16) -> Option<(Oid, Oid, Oid)> {
         let (mut type_oid, mut typmod, mut collation) = (pg_sys::InvalidOid, 0, pg_sys::InvalidOid);
         // SAFETY: the relation is open; indexes of its list are there while it is locked.

@@ -106,7 +106,7 @@ impl Table {
         Ok(outcome)
     }
 
-    /// Another transaction holds the row at `tid`, so an update may wait; or this transaction has locked the row.
+    /// Another transaction holds the row at `tid` (an update may wait for it), or this transaction has locked the row.
     pub fn is_held(&self, tid: ItemPointerData) -> bool {
         let mut tuple = pg_sys::HeapTupleData {
             t_self: tid,
@@ -235,8 +235,8 @@ impl Table {
 
     /// Calls `work` with the executor's structures of a statement that writes this table.
     fn as_target(&self, work: impl FnOnce(*mut pg_sys::ResultRelInfo, *mut pg_sys::EState)) {
-        // SAFETY: the table is open; range table index 0 means that there is no statement with a list of updated
-        // columns. An error frees `info` and `estate` with their memory context.
+        // SAFETY: the table is open; with range table index 0 the executor reads no list of updated columns. An
+        // error frees `info` and `estate` with their memory context.
         unsafe {
             let estate = pg_sys::CreateExecutorState();
             let info: *mut pg_sys::ResultRelInfo =
@@ -297,7 +297,7 @@ impl Drop for OpenIndexes {
 enum Indexes {
     AllNew,
     AllUpdated,
-    /// After a heap-only update: the BRIN indexes (from 16 on).
+    /// After a HOT update: only the BRIN indexes (PostgreSQL 16 and later).
     #[cfg_attr(feature = "pg15", allow(dead_code))]
     OnlySummarizing,
 }
@@ -336,7 +336,7 @@ unsafe fn insert_index_entries(
 ) {
     let nil: *mut pg_sys::List = std::ptr::null_mut();
     let update = which != Indexes::AllNew;
-    // SAFETY: as the caller says; no conflict is looked for, so no list of arbiters.
+    // SAFETY: see the caller. There is no ON CONFLICT clause, so no list of arbiter indexes.
     unsafe {
         #[cfg(feature = "pg15")]
         pg_sys::ExecInsertIndexTuples(info, slot, estate, update, false, nil.cast(), nil);

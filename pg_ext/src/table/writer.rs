@@ -24,7 +24,7 @@ impl Slot {
 }
 
 impl Snapshot {
-    /// The open transaction that inserted or deleted the row that the last read with this dirty snapshot found.
+    /// The open transaction that inserted or deleted the row found by the last read with this dirty snapshot.
     pub fn undecided_xid(&self) -> Option<pg_sys::TransactionId> {
         match self {
             Snapshot::Mvcc(_) => None,

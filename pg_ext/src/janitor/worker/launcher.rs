@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The launcher's nap while the server has no free background worker, and after an error.
 const SOON: Duration = Duration::from_secs(1);
-/// A database has waited too long after the longer of once.janitor_naptime and this time.
+/// A database has waited too long if it has waited longer than once.janitor_naptime and longer than this time.
 const LATE: Duration = Duration::from_secs(1);
 /// A worker that has not ended.
 struct RunningWorker {

@@ -1,6 +1,6 @@
 //! When a database is due for its next pass.
 //!
-//! A database is due once.janitor_naptime after the begin of its last pass, if somebody has written to it since then, a
+//! The pause after the begin of a pass is once.janitor_naptime if somebody has written to the database since then, a
 //! row has become due by the clock, a task failed, or the server has no counts of changed rows. Otherwise the database
 //! is idle, and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once;
 //! if it failed, as soon as `delay_after` has passed since its end. Somebody has written if the server's counts of
@@ -49,7 +49,7 @@ pub struct Schedule {
     last: LastPass,
     /// Begin of the last pass, or the end of a failed one.
     begun: Option<Instant>,
-    /// Begin of the last pass that was to skip no task.
+    /// Begin of the last pass that had to run every task.
     complete: Option<Instant>,
     /// The counts from before the last pass.
     changed: Option<RowsChanged>,
@@ -105,7 +105,7 @@ impl Schedule {
         first.filter(|at| *at > now).unwrap_or(now + nap)
     }
 
-    /// Orders the databases that wait for a worker, the longest waiting first; None: this database does not wait.
+    /// Sort key of a database that waits for a worker; the longest waiting comes first. None: it does not wait.
     pub fn place_in_queue(&self) -> Option<(Instant, Option<Instant>)> {
         self.due_since.map(|since| (since, self.begun))
     }
@@ -116,7 +116,7 @@ impl Schedule {
         now.saturating_duration_since(since)
     }
 
-    /// The failures for the next pass. If it begins within once.janitor_naptime of `complete`, it skips failing tasks.
+    /// A pass that begins within once.janitor_naptime after `complete` skips the failing tasks.
     pub fn troubles_of_next_pass(&self, now: Instant) -> Troubles {
         let nap = settings::covering_naptime();
         let is_again = self.complete.is_some_and(|at| now < at + nap);

@@ -104,7 +104,7 @@ impl Pass {
     }
 }
 
-/// Answers that nothing is due, and clears the failures, which are those of a dropped extension.
+/// Answers that nothing is due, and clears the failures, because the extension is not installed.
 fn absent(slot: &PassSlot) {
     slot.put_answer(Answer::NothingBefore(i64::MAX), Troubles::default());
 }

@@ -24,7 +24,7 @@ unsafe extern "C-unwind" {
 const SIGHUP: c_int = 1;
 const SIGTERM: c_int = 15;
 
-/// A worker's settings: those of the database or role must not change or stop a sweep.
+/// A worker's settings. They replace settings of the database or role that could change or stop a sweep.
 const PINNED: &[(&CStr, &CStr)] = &[
     (c"role", c"none"),
     (c"search_path", c"pg_catalog, pg_temp"),

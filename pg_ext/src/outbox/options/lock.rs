@@ -1,7 +1,7 @@
 //! Finds, makes and locks the row of a topic.
 //!
-//! When two sessions create the same topic, the second waits for the first and uses its row (40001 above READ
-//! COMMITTED, never 23505).
+//! When two sessions create the same topic, the second waits for the first and uses its row. Above READ COMMITTED the
+//! second gets 40001. No session gets 23505.
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};

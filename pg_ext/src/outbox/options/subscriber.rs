@@ -1,9 +1,9 @@
 //! `subscriber_set`, `subscriber_get`, `subscriber_drop`.
 //!
-//! A new subscriber begins with the events that are not visible at its creation. Its snapshot is taken under the lock
+//! A new subscriber gets the events that a snapshot at its creation does not see. The snapshot is taken under the lock
 //! of an INSERT into once.subscriber. The sweep task outbox_retire locks that table against writers before it looks for
 //! needed events, so it never misses an uncommitted subscriber. A delayed event has a row in once.retry for each
-//! subscriber. So an emit of a delayed event and a change of the topic's subscribers wait for each other.
+//! subscriber. So an emit of a delayed event and a change of the topic's subscribers exclude each other.
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
@@ -194,7 +194,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
-    // After the batches, to avoid a deadlock: a transaction that has nacked may emit a delayed event next.
+    // A transaction may nack, then emit a delayed event. To avoid a deadlock, lock in the same order: batches first.
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     table::tell_all(&[TOPICS, SUBSCRIBERS])?;

@@ -1,8 +1,8 @@
 //! Copies the needed events of a closed segment to once.event_kept, so that the segment can be truncated.
 //!
 //! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed; if no
-//! other segment is empty, the current segment grows. There is one exception: if the current segment is full and mostly
-//! not needed, and no other segment is empty or will be truncated, then the closed segment with the fewest needed
+//! other segment is empty, the current segment grows. There is one exception: the current segment is full and mostly
+//! not needed, and no other segment is empty or will be truncated. Then the closed segment with the fewest needed
 //! events is copied. So a subscriber that lags costs about the space of its own backlog.
 
 use super::log::{self, Log};
@@ -16,7 +16,7 @@ use crate::table::{self, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
-/// The number of pages in a sample of a table. (Pages, because a range of the index may have one topic's events only.)
+/// The number of pages in a sample of a table. Consecutive entries of the index could be of one topic only.
 const PAGES: u64 = 64;
 /// The current segment is also replaced when its first event is this old and less than half of its events are needed.
 const OLD_US: i64 = 600_000_000;

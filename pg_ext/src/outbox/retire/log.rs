@@ -37,8 +37,8 @@ pub struct Log {
     opened: i64,
     /// The present transaction opened the current segment; other sessions still write to the previous segment.
     pub is_opened_here: bool,
-    /// The drained_xid of each drained segment. The horizon is below this id while a snapshot is left from before the
-    /// commit that marked the segment.
+    /// The drained_xid of each drained segment. Once the horizon reaches this id, every open snapshot sees the commit
+    /// that marked the segment.
     drained: [Option<i64>; 4],
 }
 
@@ -113,7 +113,7 @@ impl Log {
         table::tell_all(&[SEGMENT])
     }
 
-    /// The segment is drained, and no snapshot is left from before the commit that marked it as drained.
+    /// The segment is drained, and every open snapshot sees the commit that marked it as drained.
     pub fn is_ripe(&self, segment: usize) -> Result<bool> {
         let Some(drained) = self.drained[segment].filter(|_| segment != self.current) else {
             return Ok(false);
@@ -129,8 +129,8 @@ fn is_blank(segment: usize) -> Result<bool> {
 
 /// Marks a segment as drained. This transaction or earlier transactions have copied all of its needed events.
 pub fn mark_drained(segment: usize) -> Result<()> {
-    // A snapshot that does not see this transaction's commit keeps the horizon at or below this transaction's id, and
-    // so below the next id.
+    // While an open snapshot does not see this transaction's commit, the horizon is at most this transaction's id. The
+    // drained_xid is larger.
     table::assign_xid();
     mark(segment, Some(table::next_xid()))
 }

@@ -12,10 +12,10 @@ use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// For each row that it may delete, a sweep reads about this many copies, or redelivered events of batches.
+/// [`kept`] reads about this many copies per copy it may delete; [`batches`] this many redelivered events per batch.
 const READ_PER_ROW: usize = 10;
 
-// A redrive that needs a copy again locks it, too (dead.rs).
+// A redrive locks the copy of its event in DELAYED_LANE, if there is one (dead.rs).
 const LOCK_KEPT: &CStr = c"
     SELECT k.topic_id, k.lane, k.event_id, k.xid, k.series
       FROM once.event_kept k JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
@@ -27,10 +27,10 @@ const DELETE_KEPT: &CStr = c"
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
 // $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time, to compare with tokens (with
-// once.fake_now the largest bigint), $5 a number of redelivered events: the batch that reaches it is the last. The last
-// row of a lane stores how far the lane is read, so the batch of that row stays. A batch is deleted whole, under the
-// lock of its head (batch.rs): a remaining part would look like an open batch. The failed attempts at an event are
-// deleted with the batch in which it was acked; that batch has `redelivered` set.
+// once.fake_now the largest bigint), $5 the limit of redelivered events: once the batches reach it, no batch is added.
+// The last row of a lane in once.batch stores how far the lane is read, so the batch of that row stays. A batch is
+// deleted whole, under the lock of its head (batch.rs): a remaining part would look like an open batch. The failed
+// attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered` set.
 const BATCHES: &CStr = c"
     WITH over AS MATERIALIZED (
         SELECT b.subscriber_id, b.token,
