@@ -80,8 +80,8 @@ pub enum Kind {
     /// down: run the same call again, on another connection.
     Unavailable,
     /// The database had no room for the call (`53…` except `53300`: disk, memory) or cancelled it (`57014`, such as a
-    /// `statement_timeout`). The call had no effect. This kind is not [retryable](Error::is_retryable), since a retry
-    /// may make the overload worse. Workers retry nevertheless, after a wait.
+    /// `statement_timeout`; `25P04`, a `transaction_timeout`). The call had no effect. This kind is not
+    /// [retryable](Error::is_retryable), since a retry may make the overload worse. Workers retry after a wait.
     Overloaded,
     /// `25006`: this server or this transaction is read-only. Send the call to the primary.
     ReadOnly,
@@ -258,7 +258,7 @@ fn kind_of_sqlstate(code: &str) -> Kind {
         "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" | "40003" | "3D000" => {
             Kind::Unavailable
         }
-        "57014" => Kind::Overloaded,
+        "57014" | "25P04" => Kind::Overloaded,
         "25006" => Kind::ReadOnly,
         "55006" => Kind::InUse,
         "42501" => Kind::Forbidden,

@@ -66,7 +66,8 @@
 //! A call that is dropped or times out ([`Backoff::call_timeout`]) after a second or more closes its pooled connection.
 //! So the pool drops its connections to a vanished server (a failover, a firewall) one by one. `tcp_user_timeout` and
 //! `keepalives_idle` in `tokio_postgres::Config` close all such connections, also those that handlers hold. Give the
-//! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls, too.
+//! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls, too. Connect
+//! with `target_session_attrs=read-write`, or after a failover the pool may keep connections to a standby (`25006`).
 
 #![forbid(unsafe_code)]
 

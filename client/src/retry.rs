@@ -7,7 +7,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use rand::Rng;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{Error, Failure, Kind};
 
@@ -32,7 +32,8 @@ pub struct Backoff {
     pub base: Duration,
     /// The upper bound of every random wait.
     pub cap: Duration,
-    /// How many times to try in all; 1 means once, without a retry. 0 counts as 1.
+    /// How many times to try in all; 1 means once, without a retry. 0 counts as 1. The write that ends a lease is
+    /// retried for the length of the lease instead.
     pub tries: u32,
     /// How long one call to the database may take before it times out ([`Error::TimedOut`]), including the wait for a
     /// connection of the pool.
@@ -92,10 +93,8 @@ impl Backoff {
     where
         Error: From<X>,
     {
-        match tokio::time::timeout(self.call_timeout, call).await {
-            Ok(answer) => Ok(answer?),
-            Err(_) => Err(Error::TimedOut),
-        }
+        let answer = timeout(self.call_timeout, call).await;
+        Ok(answer.map_err(|_| Error::TimedOut)??)
     }
 
     /// Runs `call` until it succeeds, fails with an error that is not [retryable](Error::is_retryable), or has used up
@@ -117,11 +116,17 @@ impl Backoff {
     ///
     /// # Errors
     /// The last error; [`Error::TimedOut`] if the last try timed out.
-    pub async fn retry<T, Fut>(&self, call: impl FnMut() -> Fut) -> Result<T, Error>
+    pub async fn retry<T, Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<T, Error>
     where
         Fut: Future<Output = Result<T, Error>>,
     {
-        self.retry_where(Error::is_retryable, call).await
+        let mut failures = self.failures();
+        loop {
+            match self.in_time(call()).await {
+                Err(error) => failures.wait(error, Error::is_retryable).await?,
+                answer => return answer,
+            }
+        }
     }
 
     /// Calls another service, at most `tries` times. After [`Failure::Retry`], waits for its `retry_after` plus a
@@ -148,17 +153,26 @@ impl Backoff {
         call().await
     }
 
-    /// Like `retry`, for the write that ends a lease: also retries if the database is overloaded or read-only, because
-    /// otherwise the lease would have to expire.
-    pub(crate) async fn insist<T, Fut>(&self, call: impl FnMut() -> Fut) -> Result<T, Error>
+    /// Makes the write that ends a lease. Retries for the length of the lease, or of one `call_timeout` if that is
+    /// longer, whatever the number of tries: without this write the lease would have to expire.
+    pub(crate) async fn insist<T, Fut>(
+        &self,
+        lease: Duration,
+        call: impl FnMut() -> Fut,
+    ) -> Result<T, Error>
     where
         Fut: Future<Output = Result<T, Error>>,
     {
-        self.retry_where(Error::may_pass, call).await
+        let answered = timeout(lease.max(self.call_timeout), self.until_answered(call)).await;
+        Ok(answered.map_err(|_| Error::TimedOut)??.1)
     }
 
     /// Like `insist`, for a write that succeeds once per token: if a retry gets `ON006`, an earlier try has succeeded.
-    pub(crate) async fn insist_once<Fut>(&self, mut call: impl FnMut() -> Fut) -> Result<(), Error>
+    pub(crate) async fn insist_once<Fut>(
+        &self,
+        lease: Duration,
+        mut call: impl FnMut() -> Fut,
+    ) -> Result<(), Error>
     where
         Fut: Future<Output = Result<(), Error>>,
     {
@@ -167,14 +181,14 @@ impl Backoff {
             tries += 1;
             call()
         };
-        match self.insist(counted).await {
+        match self.insist(lease, counted).await {
             Err(error) if error.kind() == Kind::AlreadyDone && tries > 1 => Ok(()),
             ended => ended,
         }
     }
 
-    /// Like `insist`, but without a bound on the tries: the caller drops this future after the lease has ended. Returns
-    /// also the time at which the answered call was sent.
+    /// Like `retry`, but without a bound on the tries, and also if the database is overloaded or read-only: the caller
+    /// drops this future after the lease has ended. Returns also the time at which the answered call was sent.
     pub(crate) async fn until_answered<T, Fut>(
         &self,
         mut call: impl FnMut() -> Fut,
@@ -188,23 +202,6 @@ impl Backoff {
             match self.in_time(call()).await {
                 Err(error) if error.may_pass() => failures.pause(&error).await,
                 answer => return Ok((sent, answer?)),
-            }
-        }
-    }
-
-    async fn retry_where<T, Fut>(
-        &self,
-        again: fn(&Error) -> bool,
-        mut call: impl FnMut() -> Fut,
-    ) -> Result<T, Error>
-    where
-        Fut: Future<Output = Result<T, Error>>,
-    {
-        let mut failures = self.failures();
-        loop {
-            match self.in_time(call()).await {
-                Err(error) => failures.wait(error, again).await?,
-                answer => return answer,
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The book keeps its word: the SQL of each page runs as it is printed, from the first block to the last, the Rust program is
-//! the one that is compiled and run, and every link leads somewhere.
+//! The book keeps its word: the SQL of each page runs as it is printed, from the first block to the last, each transaction
+//! can be sent again, the Rust program is the one that is compiled and run, and every link leads somewhere.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
@@ -48,6 +48,48 @@ create function pgmq.delete(text, msg_id bigint) returns boolean language sql
 insert into pgmq.jobs (message) values ('{\"job\": 7}');
 ";
 
+/// The rows of all tables of the reader, and how many events are in the outbox.
+const ROWS: &str = "create schema repeat;
+create function repeat.rows() returns text language plpgsql as $$
+declare a regclass; found text; told text := '';
+begin
+  for a in select oid from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace order by oid loop
+    execute format('select string_agg(r::text, chr(10) order by r::text) from %s r', a) into found;
+    told := concat_ws(chr(10), told, a, found);
+  end loop;
+  return told || (select count(*) from (table once.event_0 union all table once.event_1 union all
+                                        table once.event_2 union all table once.event_3) e);
+end $$;
+";
+
+/// The SQL with each transaction sent once more after its COMMIT, as after a lost answer. psql stops if that changed a
+/// row of the reader's tables or added an event.
+fn repeated(sql: &str) -> String {
+    let mut out = String::new();
+    let mut transaction: Option<String> = None;
+    for line in sql.lines() {
+        out.push_str(&format!("{line}\n"));
+        if line == "BEGIN;" {
+            transaction = Some(String::new());
+        }
+        if let Some(open) = &mut transaction {
+            open.push_str(&format!("{line}\n"));
+        }
+        if line == "COMMIT;"
+            && let Some(again) = transaction.take()
+        {
+            out.push_str(&format!(
+                "\\set ON_ERROR_STOP 0\nselect repeat.rows() as rows \\gset once_\n{again}rollback;\n\
+                 \\set ON_ERROR_STOP 1\nselect repeat.rows() as rows \\gset twice_\n\
+                 select :'once_rows' = :'twice_rows' as same \\gset\n\
+                 \\if :same\n\\else\ndo $$ begin raise 'sent again, this changes rows: {}'; end $$;\n\\endif\n",
+                again.lines().nth(1).unwrap_or_default().replace('\'', "''")
+            ));
+        }
+    }
+    out
+}
+
 /// Pastes the SQL of pages into psql, in a database of its own. One session: what a block makes, a later one uses.
 async fn pasted(cluster: &Cluster, database: &str, pages: &[PathBuf]) -> String {
     cluster
@@ -65,7 +107,8 @@ async fn pasted(cluster: &Cluster, database: &str, pages: &[PathBuf]) -> String 
     }
     let script = cluster.directory().join(format!("{database}.sql"));
     let blocks = pages.iter().flat_map(|page| blocks(page, "sql"));
-    let mut sql: String = blocks.collect();
+    let blocks: String = blocks.collect();
+    let mut sql = format!("{ROWS}{}", repeated(&blocks));
     if sql.contains("pgmq.") {
         sql.insert_str(0, PGMQ);
     }
@@ -92,7 +135,7 @@ fn outcomes(told: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn the_sql_of_every_page_can_be_pasted() {
+async fn the_sql_of_every_page_can_be_pasted_and_each_transaction_sent_twice() {
     let cluster = Cluster::launch().unwrap();
     let mut pasted_pages = 0;
     for (i, page) in pages().iter().enumerate() {

@@ -8,6 +8,7 @@ use pg_once::http::{IDEMPOTENCY_KEY, is_final, retry_after};
 use pg_once::{Event, Failure, Response, Undelivered};
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
+use reqwest::redirect::Policy;
 use serde_json::json;
 
 /// How long a foreign service may take.
@@ -31,7 +32,9 @@ pub enum Ended {
 
 impl Http {
     pub fn new(url: &str) -> reqwest::Result<Self> {
-        let client = reqwest::Client::builder().timeout(TIMEOUT).build()?;
+        // A followed redirect would turn a POST into a GET, whose answer does not show that anything was done.
+        let client = reqwest::Client::builder().timeout(TIMEOUT);
+        let client = client.redirect(Policy::none()).build()?;
         Ok(Self {
             client,
             url: url.to_owned(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pg_once::http::{is_final, retry_after};
 use reqwest::StatusCode;
 use reqwest::header::RETRY_AFTER;
+use reqwest::redirect::Policy;
 use serde::{Deserialize, Serialize};
 
 /// The bank's address and abilities.
@@ -50,7 +51,9 @@ impl Bank {
         dedupes: bool,
         can_be_asked: bool,
     ) -> reqwest::Result<Self> {
-        let http = reqwest::Client::builder().timeout(timeout).build()?;
+        // A followed redirect would turn the POST into a GET, which charges nothing.
+        let http = reqwest::Client::builder().timeout(timeout);
+        let http = http.redirect(Policy::none()).build()?;
         Ok(Self {
             http,
             url: url.trim_end_matches('/').to_owned(),

@@ -21,7 +21,7 @@ pub(super) struct Attempt<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
-    /// The time until the key is due again after a failure that names no time; `None`: it is due at once.
+    /// The least time until the key is due again after a failure; `None`: the failure's own time alone counts.
     pub(super) deferred: Option<Duration>,
 }
 
@@ -84,16 +84,16 @@ impl<E: Autocommit> Attempt<'_, E> {
             Ok(Done::Stored(answer)) => Ok(Outcome::Ran(answer).into()),
             Ok(Done::Answer(answer)) => {
                 let complete = || lease.complete(exec, &answer);
-                let written = self.backoff.insist_once(complete).await;
+                let written = self.backoff.insist_once(lease.lease_left(), complete).await;
                 self.end_as(Outcome::Ran(answer), written)
             }
             Err(Failure::Abort(answer)) => {
                 let abort = || lease.abort(exec, &answer);
-                let written = self.backoff.insist_once(abort).await;
+                let written = self.backoff.insist_once(lease.lease_left(), abort).await;
                 self.end_as(Outcome::Aborted(answer), written)
             }
             Err(Failure::Retry { error, retry_after }) => {
-                let retry_after = retry_after.or(self.deferred);
+                let retry_after = retry_after.max(self.deferred).map(storable_wait);
                 let written = self.release(&error, retry_after).await;
                 self.end_as(Outcome::Released { error, retry_after }, written)
             }
@@ -104,7 +104,7 @@ impl<E: Autocommit> Attempt<'_, E> {
                         .park(exec, reason.as_deref().unwrap_or_default())
                         .await
                 };
-                let written = saying(self.backoff, Some(&reason), park).await;
+                let written = saying(self.backoff, lease, Some(&reason), park).await;
                 let attempt = lease.attempt();
                 self.end_as(Outcome::Parked { attempt }, written)
             }
@@ -144,11 +144,10 @@ impl<E: Autocommit> Attempt<'_, E> {
     }
 
     async fn release(&self, error: &str, after: Option<Duration>) -> Result<(), Error> {
-        let after = after.map(storable_wait);
         let release = |error: Option<String>| async move {
             let (lease, error) = (self.lease, error.as_deref());
             lease.release(self.exec, error, after).await
         };
-        saying(self.backoff, Some(error), release).await
+        saying(self.backoff, self.lease, Some(error), release).await
     }
 }

@@ -30,6 +30,7 @@ use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Le
 pub use action::{Acted, ActionRunner};
 use attempt::{Attempt, End};
 pub use completer::{Complete, Completed, Completer, Completion};
+use heartbeat::Leased;
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
 pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered};
 pub use outcome::{Done, Failure, Outcome};
@@ -49,8 +50,8 @@ const UNTRANSLATABLE: &str = "22P05";
 
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
-/// A longer wait is cut to this one (100 years), which the server accepts.
-const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// A longer wait is cut to one day: a `Retry-After` may be in the wrong unit, or a date by a wrong clock.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The runner of one request under its key; made by [`Key::run`].
 #[derive(Debug)]
@@ -318,6 +319,7 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
 /// Calls `write` with a storable reason; with its ASCII form if the database's encoding lacks a character of it.
 async fn saying<T, F: Future<Output = Result<T, Error>>>(
     backoff: &Backoff,
+    lease: &impl Leased,
     reason: Option<&str>,
     write: impl Fn(Option<String>) -> F,
 ) -> Result<T, Error> {
@@ -328,7 +330,7 @@ async fn saying<T, F: Future<Output = Result<T, Error>>>(
         }
         written => written,
     };
-    backoff.insist(written).await
+    backoff.insist(lease.lease_left(), written).await
 }
 
 fn in_ascii(text: String) -> String {
@@ -346,7 +348,7 @@ fn cut(text: &str, longest: usize) -> Option<String> {
     Some(kept.collect()).filter(|kept: &String| !kept.is_empty())
 }
 
-/// A wait that the server accepts: the `Retry-After` of a foreign call may be 0, or too long.
+/// A wait that the server accepts, and that blocks nothing for long: see `LONGEST_WAIT`.
 fn storable_wait(wait: Duration) -> Duration {
     wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }

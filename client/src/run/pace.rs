@@ -80,8 +80,8 @@ macro_rules! settings {
     };
     (@grace) => {
         /// How long handlers may go on after the worker is told to stop. Then they are stopped and their leases
-        /// released; a teardown has no lease. If the database is unreachable, an outbox worker retries the release
-        /// until the lease expires, a completer as often as its backoff allows.
+        /// released; a teardown has no lease. If the database is unreachable, the release is retried until the lease
+        /// expires.
         pub fn grace(mut self, time: std::time::Duration) -> Self {
             self.pace.grace = time;
             self

@@ -121,7 +121,7 @@ impl<'a, P: Begin> Watch<'a, P> {
         let release = |reason: Option<String>| async move {
             self.action.release(self.pool, reason.as_deref()).await
         };
-        match saying(self.backoff, reason, release).await {
+        match saying(self.backoff, self, reason, release).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == Kind::LeaseLost => Ok(false),
             Err(error) => Err(error),

@@ -121,6 +121,20 @@ async fn work_whose_commit_was_not_answered_is_done_and_does_not_run_again() {
 }
 
 #[tokio::test]
+async fn a_row_is_released_although_the_server_is_away_for_longer_than_the_tries() {
+    let jobs = &Jobs::guarded().await;
+    let proxy = Proxy::start().await;
+    let pool = jobs.through(proxy.config());
+    let acted = runner(&jobs.job).run(&pool, |_, _| {
+        proxy.be_away_for(4 * QUICK.tries);
+        async { Err(JobFailure::release("the office is closed")) }
+    });
+    let error = "the office is closed".to_owned();
+    assert_eq!(acted.await.unwrap(), Acted::Released { error });
+    assert_given_back(jobs).await;
+}
+
+#[tokio::test]
 async fn a_commit_on_a_connection_that_has_fallen_silent_is_found_out() {
     let jobs = &Jobs::guarded().await;
     let proxy = Proxy::start().await;

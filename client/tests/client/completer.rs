@@ -633,23 +633,57 @@ async fn a_callback_that_panics_changes_nothing_of_what_it_was_told() {
 #[tokio::test]
 async fn a_wait_that_is_nothing_or_beyond_all_measure_gives_the_key_back_all_the_same() {
     let scope = fresh_scope().await;
-    abandon(&scope, &["at once", "never"]).await;
+    abandon(&scope, &["soon", "never"]).await;
     let handler = |abandoned: Abandoned| async move {
         let key = abandoned.lease.key().as_str();
         match (key, abandoned.lease.attempt()) {
-            ("at once", 2) => Err(Failure::retry_after("Retry-After: 0", Duration::ZERO)),
+            ("soon", 2) => Err(Failure::retry_after("Retry-After: 0", Duration::ZERO)),
             ("never", _) => Err(Failure::retry_after("Retry-After: ~0", Duration::MAX)),
             _ => echo(abandoned).await,
         }
     };
-    let (at_once, never) = (scope.key("at once"), scope.key("never"));
+    let (soon, never) = (scope.key("soon"), scope.key("never"));
     let shutdown = async {
-        until_status(&at_once, KeyStatus::Finished).await;
+        until_status(&soon, KeyStatus::Finished).await;
         until_status(&never, KeyStatus::Released).await;
     };
     let completed = completer(&scope).run(shutdown, handler).await.unwrap();
     assert_eq!(
         (completed.completed, completed.released, completed.lost),
         (1, 2, 0)
+    );
+}
+
+/// A handler that always asks for a retry at once, and records the waits that the keys get.
+#[derive(Clone, Default)]
+struct Hasty(Arc<Mutex<Vec<Option<Duration>>>>);
+
+impl Complete for Hasty {
+    async fn complete(&self, _: Abandoned) -> Result<Done, Failure> {
+        Err(Failure::retry_after("Retry-After: 1", Duration::ZERO))
+    }
+
+    fn ended(&self, _: &Key, completion: &Completion) {
+        if let Completion::Released { retry_after, .. } = completion {
+            self.0.lock().unwrap().push(*retry_after);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_retry_after_that_is_shorter_than_the_backoff_does_not_replace_it() {
+    let scope = fresh_scope().await;
+    abandon(&scope, &["k"]).await;
+    let hasty = Hasty::default();
+    let shutdown = until(|| hasty.0.lock().unwrap().len() == 2);
+    completer(&scope)
+        .run(shutdown, hasty.clone())
+        .await
+        .unwrap();
+    let waits = hasty.0.lock().unwrap();
+    let doubled = [500, 1000].map(|least| Some(Duration::from_millis(least)));
+    assert!(
+        waits[0] >= doubled[0] && waits[1] >= doubled[1],
+        "{waits:?}"
     );
 }

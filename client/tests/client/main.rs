@@ -30,6 +30,7 @@ mod order_service;
 mod outbox;
 mod outbox_worker;
 mod proxy;
+mod redirects;
 mod run;
 mod shards;
 mod step_events;

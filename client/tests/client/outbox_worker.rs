@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use pg_once::{
     Acked, Backoff, Begin, Claim, ClaimOptions, Deliver, EmitOptions, Error, Event, Json, Key,
@@ -776,6 +776,9 @@ async fn a_wait_that_is_nothing_or_beyond_all_measure_costs_the_batch_nothing() 
         (delivered.delivered, delivered.failed, delivered.lost),
         (2, 2, 0)
     );
+    let delayed = topic.default_subscriber().peek(&pool(), 10).await.unwrap();
+    let day_and_more = SystemTime::now() + Duration::from_secs(25 * 60 * 60);
+    assert!(delayed.len() == 1 && delayed[0].due_at < Some(day_and_more));
 }
 
 #[tokio::test]

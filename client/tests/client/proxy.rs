@@ -2,7 +2,8 @@
 //!
 //! The proxy can cut a connection at a chosen statement ([`Cut`]): before the server gets the statement, or after the
 //! server has run it (ReadyForQuery), without sending the answer to the client. It can also fall silent: the open
-//! connections, or new ones too, stay open and carry nothing.
+//! connections, or new ones too, stay open and carry nothing. Or it closes each connection at its next request, as if the
+//! server were restarting.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,6 +42,8 @@ struct Trouble {
     opened: AtomicUsize,
     /// Connections with a smaller number carry nothing.
     silent: AtomicUsize,
+    /// This many requests close their connection.
+    away: AtomicUsize,
 }
 
 pub struct Proxy {
@@ -106,6 +109,12 @@ impl Proxy {
         self.trouble.lost.load(Ordering::SeqCst)
     }
 
+    /// Closes the connections of the next requests; the first request of a new connection counts, too.
+    pub fn be_away_for(&self, requests: u32) {
+        let requests = usize::try_from(requests).unwrap();
+        self.trouble.away.store(requests, Ordering::SeqCst);
+    }
+
     pub fn fall_silent(&self) {
         self.trouble.silent.store(usize::MAX, Ordering::SeqCst);
     }
@@ -147,6 +156,9 @@ async fn carry(client: TcpStream, server: Config, trouble: Arc<Trouble>) {
                     break;
                 }
                 *told.lock().unwrap() = Some(cut);
+            }
+            if requests.is_away() {
+                break;
             }
             requests.hold_if_silent(number).await;
             if to_server.write_all(request).await.is_err() {
@@ -203,6 +215,14 @@ impl Trouble {
         }
         cut.nth -= 1;
         next.take_if(|cut| cut.nth == 0)
+    }
+
+    fn is_away(&self) -> bool {
+        let one_less = |left: usize| left.checked_sub(1);
+        let counted = self
+            .away
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+        counted.is_ok()
     }
 
     async fn hold_if_silent(&self, connection: usize) {

@@ -173,6 +173,28 @@ async fn a_wait_that_no_interval_takes_still_gives_the_key_back() {
 }
 
 #[tokio::test]
+async fn a_retry_after_of_years_keeps_the_key_back_for_one_day() {
+    let (pool, key, day) = (pool(), fresh_key(), Duration::from_secs(24 * 60 * 60));
+    let work = |_| async {
+        let an_epoch_time = Duration::from_secs(1_767_225_600);
+        Err(Failure::retry_after(
+            "Retry-After: 1767225600",
+            an_epoch_time,
+        ))
+    };
+    let outcome = key.clone().run(&pool).run(work).await.unwrap();
+    assert!(
+        matches!(outcome, Outcome::Released { retry_after, .. } if retry_after == Some(day)),
+        "{outcome:?}"
+    );
+    let again = key.claim(&pool, &ClaimOptions::new()).await.unwrap();
+    assert!(
+        matches!(again, Claim::InProgress { retry_after } if retry_after <= day),
+        "{again:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_work_that_panics_gives_the_key_back_and_the_panic_goes_on() {
     let (pool, key) = (pool(), fresh_key());
     for when in ["before its first await", "after it"] {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use deadpool_postgres::Manager;
 use pg_once::{
-    Args, Autocommit, Backoff, Begin, EmitOptions, Error, Event, Executor, Failure, Json, Kind,
-    Outcome, Response, Row, Topic, TopicOptions, Undelivered,
+    Args, Autocommit, Backoff, Begin, EmitOptions, Error, Event, Executor, Failure, Json,
+    KeyStatus, Kind, Outcome, Response, Row, Topic, TopicOptions, Undelivered,
 };
 use sqlx::postgres::PgPoolOptions;
 use tokio::time::timeout;
@@ -25,6 +25,9 @@ const GIVES_UP: [&str; 2] = [
 ];
 /// The server is read-only, as a standby is.
 const TAKES_NO_WRITES: [&str; 2] = ["SET TRANSACTION READ ONLY", "CREATE TABLE nowhere ()"];
+
+/// What a `transaction_timeout` raises; PostgreSQL 15 and 16 do not have the setting.
+const ENDS_THE_TRANSACTION: [&str; 2] = ["SELECT", "DO $$ BEGIN RAISE SQLSTATE '25P04'; END $$"];
 
 /// The pooler does not know the database, for example during its move.
 const NO_DATABASE: [&str; 2] = ["SELECT", "DO $$ BEGIN RAISE invalid_catalog_name; END $$"];
@@ -158,21 +161,43 @@ async fn a_heartbeat_that_the_server_gives_up_is_tried_again_while_the_lease_liv
 }
 
 #[tokio::test]
-async fn an_end_that_the_server_gives_up_is_told_again() {
-    for (text, fails) in [("key_complete", false), ("key_release", true)] {
-        let troubled = Troubled::new(&pool(), text, GIVES_UP, 0..2);
-        let run = fresh_key().run(&troubled).backoff(QUICK);
+async fn the_end_of_an_attempt_is_written_although_the_database_fails_for_longer_than_the_tries() {
+    for (trouble, text, status) in [
+        (GIVES_UP, "key_complete", KeyStatus::Finished),
+        (TAKES_NO_WRITES, "key_abort", KeyStatus::Finished),
+        (NO_DATABASE, "key_park", KeyStatus::Parked),
+        (ENDS_THE_TRANSACTION, "key_release", KeyStatus::Released),
+    ] {
+        let troubled = Troubled::new(&pool(), text, trouble, 0..2 * QUICK.tries);
+        let key = fresh_key();
+        let run = key.clone().run(&troubled).backoff(QUICK);
         let run = run.run(|_| async move {
-            match fails {
-                true => Err(Failure::retry("503")),
-                false => Ok(Response::new(200).into()),
+            match text {
+                "key_abort" => Err(Failure::Abort(Response::new(402))),
+                "key_park" => Err(Failure::unknown("no answer")),
+                "key_release" => Err(Failure::retry("503")),
+                _ => Ok(Response::new(200).into()),
             }
         });
-        let outcome = run.await.unwrap();
-        let released = matches!(outcome, Outcome::Released { .. });
-        assert_eq!(released, fails, "{outcome:?}");
+        run.await.unwrap();
+        let record = key.get(&troubled).await.unwrap().unwrap();
+        assert_eq!((record.status, record.attempt), (status, 1), "{text}");
         troubled.assert_met();
     }
+}
+
+#[tokio::test]
+async fn the_end_of_an_attempt_is_given_up_when_the_lease_has_ended() {
+    let (key, short) = (fresh_key(), Duration::from_millis(300));
+    let troubled = Troubled::new(&pool(), "key_park", NO_DATABASE, 0..u32::MAX);
+    let backoff = Backoff {
+        call_timeout: short,
+        ..QUICK
+    };
+    let run = key.run(&troubled).lease(short).backoff(backoff);
+    let run = run.run(|_| async { Err(Failure::unknown("no answer")) });
+    let error = timeout(Duration::from_secs(30), run).await.unwrap();
+    assert_eq!(error.unwrap_err().kind(), Kind::Unavailable);
 }
 
 #[tokio::test]

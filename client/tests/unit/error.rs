@@ -27,6 +27,7 @@ fn each_sqlstate_has_one_meaning() {
         ("53100", Kind::Overloaded),
         ("53200", Kind::Overloaded),
         ("57014", Kind::Overloaded),
+        ("25P04", Kind::Overloaded),
         ("25006", Kind::ReadOnly),
         ("55006", Kind::InUse),
         ("22023", Kind::InvalidArgument),

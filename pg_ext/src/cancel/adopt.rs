@@ -8,7 +8,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
-use crate::machine::sql::is_any;
+use crate::machine::sql::{is_any, literal};
 use crate::machine::statement::{NO, READ};
 use crate::machine::user_row::{RowLock, RowSeen};
 use crate::spi::column;
@@ -88,7 +88,16 @@ pub fn orphans(
         let parts = machine.parts();
         let terminal = definition.terminal.iter().map(String::as_str);
         let which = match kind {
-            Orphan::Claimed => is_any(&parts.status, states),
+            // In the column's own type, so that an index on it serves.
+            Orphan::Claimed => {
+                let own = machine.shape.status.base_type_name();
+                let states: Vec<_> = states.into_iter().map(literal).collect();
+                format!(
+                    "{}::{own} OPERATOR(pg_catalog.=) ANY (ARRAY[{}]::{own}[])",
+                    parts.status,
+                    states.join(", ")
+                )
+            }
             Orphan::Flagged => {
                 format!(
                     "{} AND NOT ({})",

@@ -8,8 +8,8 @@ use crate::machine::stored;
 use crate::metrics::leases::ActionLeases;
 use crate::subxact;
 
-/// The most leases read per machine.
-const MOST_LEASES: usize = 1_000;
+/// The most leases read per machine, with those that ended within a day.
+const MOST_LEASES: usize = 1_000_000;
 
 pub fn ask(report: &Report) -> Result<()> {
     stored::each_stored(&mut |stored| {

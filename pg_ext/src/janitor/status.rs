@@ -27,7 +27,7 @@ const OVERDUE_ACTIONS: &CStr = c"
     SELECT LEAST(pg_catalog.count(*), $2), min(l.lease_until), m.machine
       FROM once.machine m CROSS JOIN LATERAL (
            SELECT a.state, a.lease_until FROM once.action_lease a
-            WHERE a.machine = m.machine AND a.look_at <= $1 ORDER BY a.look_at LIMIT $2) l
+            WHERE a.machine = m.machine AND a.look_at <= $1 ORDER BY a.look_at LIMIT 1000000) l
      WHERE l.state = 'h' AND l.lease_until <= $1
      GROUP BY m.machine";
 

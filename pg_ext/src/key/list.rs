@@ -58,9 +58,17 @@ pub fn key_list(call: &Call) -> Result<Datum> {
     };
     let snapshot = Snapshot::now();
     let table = Table::to_read(TABLE)?;
-    for name in [ORDINARY, PENDING] {
+    // All finished keys are in the lane ORDINARY: too many to look for others among them.
+    let pending_only = match window.status {
+        Some(b"released") => true,
+        // A key in its first lease is parked when the lease has expired.
+        Some(b"parked") => !window.options.park_on_expiry && window.options.max_attempts != Some(1),
+        _ => false,
+    };
+    let lanes = [PENDING, ORDINARY];
+    for name in &lanes[..2 - usize::from(pending_only)] {
         let from = window.since.saturating_sub(1);
-        let keys = &mut lane(scope, name, from, clock::INFINITY);
+        let keys = &mut lane(scope, *name, from, clock::INFINITY);
         let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
         while let Some(slot) = scan.advance() {
             window.list(&KeyRow::borrow(slot), &snapshot, &mut listing)?;

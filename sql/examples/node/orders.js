@@ -87,7 +87,7 @@ async function askBank(derivedKey, orderId, amountCents, lost) {
   if (response.ok && isCharge(body)) return body;
   if (response.ok) throw new Retry("the bank's answer is not understood");
   if (status >= 400 && status < 500 && ![401, 403, 408, 409, 425, 429].includes(status)) throw new Refused(`the bank says ${status}`);
-  throw new Retry(`the bank says ${status}`, { after: retryAfter(response.headers.get('retry-after')) ?? 1 });
+  throw new Retry(`the bank says ${status}`, { after: retryAfter(response.headers.get('retry-after')) });
 }
 
 function isCharge(body) {
@@ -113,7 +113,9 @@ async function finish(client, lease, order, state) {
 function orderOf(body) {
   try {
     const order = JSON.parse(body);
-    const good = typeof order.customer === 'string' && typeof order.item === 'string' &&
+    // The customer becomes an order key: what the server refuses there is refused here, before the charge.
+    const good = typeof order.customer === 'string' && order.customer.length > 0 && order.customer.length <= 255 &&
+      typeof order.item === 'string' &&
       Number.isSafeInteger(order.amount_cents) && order.amount_cents > 0;
     return good ? order : undefined;
   } catch {

@@ -16,6 +16,7 @@ async function post(event) {
       method: 'POST',
       headers: { 'Idempotency-Key': event.deliveryKey, 'Content-Type': 'application/json' },
       body: event.payload,
+      redirect: 'manual', // a redirected POST becomes a GET without the event
       signal: AbortSignal.timeout(10_000),
     });
     await response.arrayBuffer();

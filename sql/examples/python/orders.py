@@ -99,6 +99,7 @@ def is_order(body: str) -> bool:
         order = json.loads(body)
         return (
             isinstance(order["customer"], str)
+            and 0 < len(order["customer"]) <= 255  # as emit demands of an order key
             and isinstance(order["item"], str)
             and type(order["amount_cents"]) is int
             and order["amount_cents"] > 0

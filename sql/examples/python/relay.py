@@ -20,11 +20,21 @@ from pg_once import Event, Never, NotDelivered, Subscriber, work
 from pg_once.http import retry_after
 
 
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST becomes a GET without the event, so a redirect is a failure."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(NoRedirect)
+
+
 def post(url: str, event: Event) -> None:
     headers = {"Idempotency-Key": event.delivery_key, "Content-Type": "application/json"}
     request = urllib.request.Request(url, event.payload.encode(), headers)
     try:
-        urllib.request.urlopen(request, timeout=10).close()
+        OPENER.open(request, timeout=10).close()
     except urllib.error.HTTPError as error:
         if error.code == 410:
             raise Never("the receiver says 410: never again") from error

@@ -33,7 +33,7 @@ async fn fail_alone(table: &str, tasks: &str) {
 #[tokio::test]
 async fn who_keeps_a_table_fails_what_asks_for_it_alone() {
     for (table, tasks) in [
-        ("topic", "outbox_requeue"),
+        ("topic", "outbox_requeue outbox_retire"),
         ("subscriber", "dead_reap outbox_requeue outbox_retire"),
         ("scope", "key_reap key_tombstone"),
         ("machine", "action_release history_reap"),

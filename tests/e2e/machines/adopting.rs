@@ -32,6 +32,18 @@ async fn rows_in_a_claim_state_without_a_lease_are_told_adopted_and_reverted() {
         .await;
 }
 
+#[tokio::test]
+async fn rows_in_a_claim_state_are_found_by_an_index_on_the_status() {
+    let play = world().await;
+    jobs(&play, 1, 5000, "ready").await;
+    play.show("create index on job (status); analyze job; set enable_seqscan = off")
+        .await;
+    let looked = "select idx_scan from pg_stat_xact_user_tables where relname = 'job'";
+    play.show("begin; select count(*) from once.machine_check('job')")
+        .await;
+    assert_ne!(play.show(looked).await, "0");
+}
+
 /// A check in an older snapshot looked for the leases in a newer one, and told of orphans on a busy machine.
 #[tokio::test]
 async fn a_lease_or_teardown_that_ends_during_a_check_makes_no_orphan() {

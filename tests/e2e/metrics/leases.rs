@@ -204,8 +204,19 @@ async fn actions_are_counted_by_machine_and_a_row_that_cannot_be_reverted_is_def
         value(&play, "pg_once_sweep_failed_total", failed).await,
         "1"
     );
+    // Leases that have ended stand before it in the index until a sweep deletes them.
+    play.show(
+        "insert into once.action_lease select (jsonb_populate_record(l, jsonb_build_object('id', gen_random_uuid(),
+             'row_id', 'ended ' || g, 'state', 'f', 'token', l.token + g, 'ended_at', l.lease_until, 'look_at', l.lease_until,
+             'failures', 0, 'note', null))).* from once.action_lease l, generate_series(1, 10100) g",
+    )
+    .await;
+    let told = "select count(*) from once.doctor() where problem like '%could not be reverted%'";
+    assert_eq!(play.show(told).await, "1");
     play.show("drop trigger refuse on orders").await;
     play.clock("10 min").await;
+    let due = "select due from once.janitor_status() where task = 'action_release' and machine = 'orders'";
+    assert_eq!(play.show(due).await, "1");
     play.show("select * from once.sweep()").await;
     assert_eq!(
         (of("overdue").await, of("deferred").await),

@@ -148,7 +148,9 @@ async fn assert_every_panel_is_answered(leash: &Leash, scraped: u16, relabelling
     let server = format!("http://127.0.0.1:{asked}");
     let panels = panels();
     assert!(panels.len() >= 12);
-    for (title, expressions) in panels {
+    let failed = "sql_exporter_last_scrape_failed";
+    let also = (!relabelling.is_empty()).then(|| (failed.to_owned(), vec![failed.to_owned()]));
+    for (title, expressions) in panels.into_iter().chain(also) {
         for expression in expressions {
             let answered = race::poll_async("an answer of Prometheus", async || {
                 let (well, text) = run(&promtool, &["query", "instant", &server, &expression]);
@@ -251,6 +253,7 @@ async fn prometheus_gets_every_panel_of_the_dashboard_by_way_of_debians_sql_expo
     };
     let config: String = config.lines().map(ours).collect();
     assert_eq!(config.matches(&source).count(), 1, "{config}");
+    let config = config.replace("'15s'", "'1s'");
     std::fs::write(directory.join("config.yml"), config).unwrap();
     let _exporter = Running::start(
         &directory,
@@ -271,4 +274,16 @@ async fn prometheus_gets_every_panel_of_the_dashboard_by_way_of_debians_sql_expo
         assert!(text.contains(&format!("name=\"{name}\"")), "{name}: {text}");
     }
     assert_every_panel_is_answered(&leash, port, &relabelling()).await;
+    // A failed query: the program repeats the last answer, and says so in a series that the rule MetricsMissing reads.
+    play.show("select once.revoke_role('scraper_of_scraped_by_sql', 'observe')")
+        .await;
+    race::poll_async("the failure", async || {
+        let text = get(port, "/metrics").await?;
+        let failed = |line: &str| {
+            line.starts_with("sql_exporter_last_scrape_failed{") && line.ends_with(" 1")
+        };
+        Ok((text.lines().any(failed) && text.contains("outbox_lag_seconds")).then_some(()))
+    })
+    .await
+    .unwrap();
 }

@@ -140,3 +140,38 @@ async fn a_dump_from_between_mark_and_truncation_goes_on_in_another_cluster() {
         .await;
     assert_eq!(copy.show("select drain('t')").await, "{1201,1202}");
 }
+
+#[tokio::test]
+async fn a_sweep_in_the_middle_of_a_restore_deletes_no_event() {
+    let cluster = Cluster::launch().unwrap();
+    let play = shop(&cluster).await;
+    play.show(
+        "select fill('t', 900); select drain('t', 'slow') is not null; select fill('t', 300, 901)",
+    )
+    .await;
+    play.show("select drain('t') is not null").await;
+    while kept(&play).await != "300" {
+        retire(&play).await;
+    }
+    let dump = cluster.run("pg_dump", &["-d", "shop"]).unwrap().stdout;
+    let subscribers = dump.find("COPY once.subscriber ").unwrap();
+    assert!(dump.find("COPY once.event_kept ").unwrap() < subscribers);
+    cluster.psql("postgres", "create database half").unwrap();
+    let (first, second) = dump.split_at(subscribers);
+    let load = |part| {
+        std::fs::write(cluster.directory().join("part.sql"), part).unwrap();
+        let file = cluster.directory().join("part.sql");
+        let arguments = ["-X", "-q", "-d", "half", "-f", file.to_str().unwrap()];
+        cluster.run("psql", &arguments).unwrap();
+    };
+    load(first);
+    let half = Playground::on(&cluster, "half").await;
+    for _ in 0..5 {
+        retire(&half).await;
+    }
+    load(second);
+    let half = Playground::on(&cluster, "half").await;
+    half.ask("select drain('t', 'slow') = upto(1200, 901)")
+        .is("t")
+        .await;
+}

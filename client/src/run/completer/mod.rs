@@ -70,7 +70,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ///   works like the request path: it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the
     ///   handler's result ends the key as in [`Runner::run`](crate::Runner::run).
     /// - After [`Failure::Retry`](crate::Failure), `Failure::Error` or a panic of the handler, the key is released with
-    ///   a backoff, unless `Retry` names a time. The backoff is half a second to a second after the first failure, and
+    ///   a backoff, unless `Retry` names a longer time. The backoff is half a second to a second after the first failure, and
     ///   doubles each time, up to five minutes. A key that has used up the scope's `max_attempts` is parked. Other
     ///   requests go on meanwhile.
     /// - When the [lease](Self::lease) is lost, the handler is stopped ([`Completion::LeaseLost`]).

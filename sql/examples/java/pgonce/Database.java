@@ -63,7 +63,7 @@ public record Database(DataSource source) {
     public static <T> List<T> rows(Connection connection, String sql, Row<T> row, Object... values) {
         try (PreparedStatement statement = connection.prepareStatement(sql)) {
             for (int i = 0; i < values.length; i++) {
-                Object value = values[i] instanceof Long[] many ? connection.createArrayOf("bigint", many) : values[i];
+                Object value = values[i] instanceof List<?> many ? connection.createArrayOf("bigint", many.toArray()) : values[i];
                 statement.setObject(i + 1, value);
             }
             List<T> result = new ArrayList<>();

@@ -5,6 +5,7 @@ import java.sql.Connection;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.UUID;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -32,9 +33,10 @@ public record Key(Database database, String scope, String key) {
 
     /** The work failed, and another attempt may succeed: the key is released. */
     public static class Retry extends RuntimeException {
-        private final double after;
+        private final Double after;
 
-        public Retry(String error, double afterSeconds, Throwable cause) {
+        /** afterSeconds: null: longer after each attempt. */
+        public Retry(String error, Double afterSeconds, Throwable cause) {
             super(error, cause);
             after = afterSeconds;
         }
@@ -69,11 +71,13 @@ public record Key(Database database, String scope, String key) {
             try (Database.Heartbeat beating = database.heartbeat(lease.seconds(), lease::extend)) {
                 return work.run(lease);
             } catch (Retry failure) {
-                giveBack(lease, failure.getMessage(), failure.after);
-                return Answer.problem(503, "the request could not be finished", failure.after);
+                double after = failure.after == null ? waitAfter(lease.attempt()) : failure.after;
+                giveBack(lease, failure.getMessage(), after);
+                return Answer.problem(503, "the request could not be finished", after);
             } catch (Unknown failure) {
                 return park(lease, failure.getMessage());
-            } catch (OnceException.LeaseLost e) {
+            } catch (OnceException.LeaseLost e) { // of this lease, or of another that the work holds
+                giveBack(lease, e.getMessage(), 1.0);
                 return inProgress();
             } catch (OnceException.Conflict | OnceException.Unavailable | OnceException.AlreadyDone e) {
                 // The work's last transaction may have been committed. Once the key is released, an old transaction
@@ -82,8 +86,8 @@ public record Key(Database database, String scope, String key) {
                 giveBack(lease, e.getMessage(), null);
                 Database.pause(Database.waitBefore(round));
             } catch (RuntimeException | Error e) {
-                giveBack(lease, e.toString(), 1.0);
-                throw e;
+                // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
+                if (!(giveBack(lease, e.toString(), waitAfter(lease.attempt())) && e instanceof OnceException)) throw e;
             }
         }
         return Answer.problem(503, "the request could not be finished", 1);
@@ -149,6 +153,11 @@ public record Key(Database database, String scope, String key) {
         return new OfHeader(key, null);
     }
 
+    /** Seconds until a key that failed is due again. It grows, so that an outage does not use up max_attempts. */
+    private static double waitAfter(int attempt) {
+        return ThreadLocalRandom.current().nextDouble(0.5, 1) * Math.min(Math.pow(2, attempt - 1), 300);
+    }
+
     private static Answer inProgress() {
         return Answer.problem(409, "a request with this key is in progress", 1);
     }
@@ -162,13 +171,17 @@ public record Key(Database database, String scope, String key) {
         return Answer.problem(409, "the outcome of a request with this key is not known yet");
     }
 
-    private void giveBack(Lease lease, String error, Double after) {
+    /** Returns whether this lease has finished the key. */
+    private boolean giveBack(Lease lease, String error, Double after) {
         try {
             database.call(connection -> lease.release(connection, error, after));
-        } catch (OnceException.LeaseLost | OnceException.AlreadyDone e) {
+        } catch (OnceException.AlreadyDone e) {
+            return true;
+        } catch (OnceException.LeaseLost e) {
             // Nothing to release: the next claim shows the key's state.
         } catch (OnceException.Conflict | OnceException.Unavailable e) {
             Database.LOG.log(Level.WARNING, "the key is left to its lease: {0}", error);
         }
+        return false;
     }
 }

@@ -119,12 +119,12 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
     }
 
     private void ack(long token, Event event) {
-        retried(connection -> subscriber.ack(connection, token, event.id()));
+        retried(connection -> subscriber.ack(connection, token, List.of(event.id())));
         Database.LOG.log(Level.DEBUG, "acked");
     }
 
     private void nack(long token, List<Event> events, NotDelivered failure) {
-        Long[] ids = events.stream().map(Event::id).toArray(Long[]::new);
+        List<Long> ids = events.stream().map(Event::id).toList();
         String error = Lease.storable(failure.getMessage());
         retried(connection -> {
             for (Subscriber.Nacked nacked : subscriber.nack(connection, token, error, failure.kind, failure.after, ids)) {

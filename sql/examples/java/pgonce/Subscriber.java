@@ -34,13 +34,13 @@ public record Subscriber(String topic, String name) {
                 topic, name, max, lease);
     }
 
-    /** ids: null: all events that are left in the batch; an empty array: none. Returns how many were acked. */
-    public int ack(Connection connection, long token, Long... ids) {
+    /** ids: null: all events that are left in the batch; an empty list: none. Returns how many were acked. */
+    public int ack(Connection connection, long token, List<Long> ids) {
         return rows(connection, ACK, row -> row.getInt(1), topic, name, token, ids).get(0);
     }
 
     /** kind: a word to count failures by; "released" counts no attempt, "never" is dead at once. */
-    public List<Nacked> nack(Connection connection, long token, String error, String kind, Double after, Long... ids) {
+    public List<Nacked> nack(Connection connection, long token, String error, String kind, Double after, List<Long> ids) {
         return rows(connection, NACK, row -> new Nacked(row.getLong("event_id"), row.getInt("attempt"), row.getBoolean("dead")),
                 topic, name, token, ids, error, kind, Lease.storableWait(after));
     }
@@ -58,7 +58,7 @@ public record Subscriber(String topic, String name) {
     }
 
     /** For operators: makes dead letters due again, of ids or (null) of all, the longest dead first. Returns how many. */
-    public int redrive(Connection connection, int max, Long... ids) {
+    public int redrive(Connection connection, int max, List<Long> ids) {
         return rows(connection, REDRIVE, row -> row.getInt(1), topic, name, max, ids).get(0);
     }
 }

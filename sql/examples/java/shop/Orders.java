@@ -133,16 +133,16 @@ public final class Orders {
         try {
             response = http.send(request, BodyHandlers.ofString());
         } catch (IOException e) {
-            throw new Key.Retry("the bank did not answer: " + e, 1, e);
+            throw new Key.Retry("the bank did not answer: " + e, null, e);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
-            throw new Key.Retry("interrupted", 1, e);
+            throw new Key.Retry("interrupted", null, e);
         }
         int status = response.statusCode();
         if (status >= 400 && status < 500 && !Set.of(401, 403, 408, 409, 425, 429).contains(status)) throw new Refused(status);
         if (status / 100 != 2) {
             Double after = response.headers().firstValue("Retry-After").map(Answer::secondsUntil).orElse(null);
-            throw new Key.Retry("the bank says " + status, after == null ? 1 : after, null);
+            throw new Key.Retry("the bank says " + status, after, null);
         }
         chargeIdIn(response.body());
         return response.body();
@@ -150,7 +150,7 @@ public final class Orders {
 
     private static String chargeIdIn(String answer) {
         Matcher found = CHARGE_ID.matcher(answer);
-        if (!found.find()) throw new Key.Retry("the bank's answer is not understood", 1, null);
+        if (!found.find()) throw new Key.Retry("the bank's answer is not understood", null, null);
         return found.group(1);
     }
 
@@ -169,7 +169,9 @@ public final class Orders {
     private static Order readOrder(Connection connection, String body) {
         Order order = Database.rows(connection, READ_ORDER,
                 row -> new Order(row.getString(1), row.getString(2), row.getLong(3)), body).get(0);
-        return order.customer != null && order.item != null && order.amountCents > 0 ? order : null;
+        // The customer becomes an order key: what the server refuses there is refused here, before the charge.
+        boolean isOrderKey = order.customer != null && !order.customer.isEmpty() && order.customer.length() <= 255;
+        return isOrderKey && order.item != null && order.amountCents > 0 ? order : null;
     }
 
     private static State readState(Connection connection, String json) {

@@ -7,7 +7,7 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, storableWait, transaction, waitBefore } from './database.js';
-import { AlreadyDone, Conflict, LeaseLost, Unavailable } from './errors.js';
+import { AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable } from './errors.js';
 
 const ROUNDS = 3; // the most calls of the work in one `run`, if the database fails meanwhile
 
@@ -32,9 +32,9 @@ const EXTEND = 'SELECT once.key_extend($1, $2, $3, make_interval(secs => $4))';
 
 /** The work failed, and another attempt may succeed: the key is released. */
 export class Retry extends Error {
-  constructor(message, { after = 1, cause } = {}) {
+  constructor(message, { after = null, cause } = {}) {
     super(message, { cause });
-    this.after = after; // seconds
+    this.after = after; // seconds; null: longer after each attempt
   }
 }
 
@@ -43,6 +43,9 @@ export function retryAfter(value) {
   const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
   return seconds > 0 ? seconds : null;
 }
+
+/** Seconds until a key that failed is due again. It grows, so that an outage does not use up max_attempts. */
+const waitAfter = (attempt) => (0.5 + Math.random() / 2) * Math.min(2 ** (attempt - 1), 300);
 
 /** Nobody knows whether the call acted, and a retry could act twice: the key is parked. */
 export class Unknown extends Error {}
@@ -127,19 +130,22 @@ export async function run(pool, scope, key, request, work) {
       return await heartbeat(pool, lease.seconds, (client) => lease.extend(client), (lost) => work(lease, lost));
     } catch (error) {
       if (error instanceof Unknown) return park(pool, lease, error.message);
-      if (error instanceof LeaseLost) return inProgress();
+      if (error instanceof LeaseLost) { // of this lease, or of another that the work holds
+        await giveBack(pool, lease, error.message, 1);
+        return inProgress();
+      }
       if (error instanceof Retry) {
-        await giveBack(pool, lease, error.message, error.after);
-        return problem(503, 'the request could not be finished', error.after);
+        const after = error.after ?? waitAfter(lease.attempt);
+        await giveBack(pool, lease, error.message, after);
+        return problem(503, 'the request could not be finished', after);
       }
-      if (![Conflict, Unavailable, AlreadyDone].some((known) => error instanceof known)) {
-        await giveBack(pool, lease, String(error), 1);
-        throw error;
-      }
+      const again = [Conflict, Unavailable, AlreadyDone].some((known) => error instanceof known);
       // The work's last transaction may have been committed. Once the key is released, an old transaction
       // that still runs cannot commit a write with this token. So the next claim finds the final state.
       // (Claiming with the same holder would not end the token.)
-      await giveBack(pool, lease, String(error));
+      const finished = await giveBack(pool, lease, String(error), again ? null : waitAfter(lease.attempt));
+      // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
+      if (!again && !(finished && error instanceof OnceError)) throw error;
       await sleep(waitBefore(round));
     }
   }
@@ -222,13 +228,16 @@ async function park(pool, lease, reason) {
   return problem(409, 'the outcome of a request with this key is not known yet');
 }
 
+/** → whether this lease has finished the key. */
 async function giveBack(pool, lease, error, after) {
   try {
     await call(pool, (client) => lease.release(client, error, after));
   } catch (refusal) {
     // LeaseLost or AlreadyDone: nothing to release. Conflict or Unavailable: the lease will expire.
     if (![LeaseLost, AlreadyDone, Conflict, Unavailable].some((known) => refusal instanceof known)) throw refusal;
+    return refusal instanceof AlreadyDone;
   }
+  return false;
 }
 
 /** A text that the server accepts: not empty, at most 1000 characters, no NUL. */

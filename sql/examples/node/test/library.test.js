@@ -6,7 +6,7 @@ import { after, test } from 'node:test';
 import pg from 'pg';
 import { call, transaction } from '../pg_once/database.js';
 import * as errors from '../pg_once/errors.js';
-import { claim, keyOfHeader } from '../pg_once/key.js';
+import { claim, keyOfHeader, Retry, run } from '../pg_once/key.js';
 import { admin, newKey, scalar, select, URL_ } from './harness.js';
 import { Proxy } from './proxy.js';
 
@@ -95,6 +95,38 @@ for (const [end, runs] of [['phase', 1], ['advance', 2], ['complete', 2], ['abor
     assert.deepEqual(await select('SELECT order_id FROM orders WHERE idempotency_key = $1', key), [[ids[0]]]);
   });
 }
+
+test('a request that finds another lease lost gives its own key back', async () => {
+  const key = newKey();
+  const { lease: other } = await claim(pool, 'test', newKey(), '{}');
+  await call(pool, (client) => other.release(client, 'an error'));
+  const { status } = await run(pool, 'test', key, '{}', () => call(pool, (client) => other.advance(client, 'paid')));
+  assert.deepEqual([status, await scalar("SELECT status FROM once.key_get('test', $1)", key)], [409, 'released']);
+});
+
+test('a request whose COMMIT was not answered is answered although its repeat meets a row of its own', async (t) => {
+  const proxy = await Proxy.start(t, URL_);
+  const through = new pg.Pool({ connectionString: proxy.url, max: 2 });
+  t.after(() => through.end());
+  const key = newKey();
+  const insert = `INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents) VALUES ($1, 'own row', 'ada', 'tea', 1)`;
+  proxy.cut({ text: 'COMMIT' });
+  const { status } = await run(pool, 'test', key, '{}', (lease) => lease.lastPhase(through, async (client) => {
+    await client.query(insert, [key]);
+    return lease.complete(client, 201, '{}');
+  }));
+  assert.deepEqual([status, proxy.struck], [201, true]);
+});
+
+test('a client waits longer after each failure', async () => {
+  const key = newKey();
+  for (let attempt = 1; attempt <= 6; attempt += 1) {
+    const { lease } = await claim(pool, 'test', key, '{}');
+    await call(pool, (client) => lease.release(client, 'died'));
+  }
+  const { headers } = await run(pool, 'test', key, '{}', () => { throw new Retry('the bank is away'); });
+  assert.ok(headers['Retry-After'] >= 32 && headers['Retry-After'] <= 64, headers['Retry-After']);
+});
 
 test('what was stored comes back byte for byte', async () => {
   const stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}';

@@ -243,8 +243,11 @@ test('an answer past its ttl is 410', async () => {
 });
 
 test('a request without a key or an order is 400', async () => {
-  const bad = [[undefined, order()], ['', order()], ['"open', order()], ['k'.repeat(252), order()], [newKey(), '{'], [newKey(), '{}'], [newKey(), order({ item: '\0' })]];
+  const asked = outside.requests.length;
+  const bad = [[undefined, order()], ['', order()], ['"open', order()], ['k'.repeat(252), order()], [newKey(), '{'], [newKey(), '{}'], [newKey(), order({ item: '\0' })],
+    [newKey(), order({ customer: '' })], [newKey(), order({ customer: 'c'.repeat(256) })]];
   for (const [key, body] of bad) assert.equal((await post(a, key, body)).status, 400, `${key} ${body}`);
+  assert.equal(outside.requests.length, asked);
 });
 
 test('the time at which the bank wants to be asked again is passed on', async () => {

@@ -48,6 +48,7 @@ export class Outside {
   }
 
   async #serve(request, response) {
+    if (request.method === 'GET') return response.end(); // where a client that follows a redirect ends
     const seen = { path: request.url, key: request.headers['idempotency-key'], body: await text(request), at: Date.now() };
     this.requests.push(seen);
     const held = this.requests.length > this.#holdAfter;

@@ -155,6 +155,14 @@ test('never is dead at once', async (t) => {
   assert.equal(outside.requests.length, 1);
 });
 
+test('a redirect is no delivery', async (t) => {
+  const [event] = await emit([1]);
+  outside.say = [['<1>', 302, { Location: outside.url }]];
+  await worker(t);
+  await done([1]);
+  assert.deepEqual(await failed(event), ['http 302']);
+});
+
 test('Retry-After is honoured', async (t) => {
   await worker(t);
   for (const [n, wait] of [[1, () => '1'], [2, () => new Date(Date.now() + 3000).toUTCString()], [3, () => '0'],

@@ -106,6 +106,11 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             pass  # whoever asked has died
 
+    def do_GET(self) -> None:
+        """Where a client that follows a redirect ends."""
+        self.send_response(200)
+        self.end_headers()
+
     def log_message(self, *_: object) -> None:
         pass
 

@@ -1,6 +1,7 @@
 """The calls of every noun answer the same in a sync and in an async program."""
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -76,11 +77,11 @@ def setUpModule() -> None:
         conn.execute(
             """SELECT once.subscriber_set('nouns', 'default', '{"backoff_base": "1 ms", "max_attempts": 2}')"""
         )
-        conn.execute("CREATE TABLE noted (what text NOT NULL)")
+        conn.execute("CREATE TABLE noted (what text NOT NULL, alone text UNIQUE)")
 
 
-def note(conn: Any, what: str) -> Any:
-    return conn.execute("INSERT INTO noted VALUES (%s)", (what,))
+def note(conn: Any, what: str, unique: bool = False) -> Any:
+    return conn.execute("INSERT INTO noted VALUES (%s, %s)", (what, what if unique else None))
 
 
 def noted(what: str) -> int:
@@ -140,6 +141,7 @@ class Keys(unittest.TestCase):
             (Retry("later", 0.01), 503, "released"),
             (Refused("no", 402), 402, "finished"),
             (Unknown("lost"), 409, "parked"),
+            (errors.LeaseLost("of an action"), 409, "released"),
             (ZeroDivisionError(), None, "released"),
         ]:
             for on in (db, adb):
@@ -234,6 +236,25 @@ class Keys(unittest.TestCase):
             thread.join()
             self.assertEqual(ended, [200])
 
+    def test_a_heartbeat_extends_by_the_lease_that_was_asked_for(self) -> None:
+        left = []
+
+        def beats(lease: Lease) -> Answer:
+            time.sleep(1.5)
+            left.append(claim(db, "nouns", lease.key, {}).lease_left)  # the scope's lease is 10 s
+            return lease.complete(db, 200)
+
+        run(db, "nouns", new_key(), {}, beats, lease=3)
+        row = Row("billing", scalar("INSERT INTO billing (customer, total) VALUES ('ada', 70) RETURNING id"))
+
+        def acts(_: Any) -> None:
+            time.sleep(1.5)
+            left.append(row.claim(db, "close", "clerk").lease_left)  # the step's lease is 1 min
+
+        act(db, row, "close", acts, requester="clerk", lease=3)
+        for seconds in left:
+            self.assertTrue(1.6 < seconds <= 3, left)
+
     def test_a_completer_finishes_what_no_client_comes_back_for_and_holds_one_key_at_a_time(self) -> None:
         running = "SELECT count(*) FROM once.key_list('left', in_status => 'running')"
 
@@ -276,6 +297,15 @@ class Keys(unittest.TestCase):
                 least, most = due - timedelta(seconds=longest), due - timedelta(seconds=longest / 2)
                 self.assertTrue(begin <= most and least <= scalar("SELECT clock_timestamp()"), (failure, attempt, due))
                 scalar("SELECT once.key_forget('failing', %s)", name)
+
+    def test_a_client_waits_longer_after_each_failure(self) -> None:
+        (name,) = self.abandoned(1, "failing", attempts=6)
+
+        def fails(_: Lease) -> Answer:
+            raise Retry("the bank is away")
+
+        wait = int(run(db, "failing", name, {"for": name}, fails).headers["Retry-After"])
+        self.assertTrue(32 <= wait <= 64, wait)
 
     def test_a_completer_counts_the_keys_that_have_their_answer(self) -> None:
         ends: list[Any] = [Retry("later", 60), Refused("no"), Unknown("lost"), ZeroDivisionError(), 200]
@@ -327,16 +357,17 @@ class Keys(unittest.TestCase):
         self.assertEqual(noted(what), 1)
 
     def test_a_decorated_function_whose_commit_is_not_answered_commits_once(self) -> None:
-        for nth in (1, 2):
-            with self.subTest(nth), Proxy(URL) as proxy:
+        # With a unique column the repeat gets 23505 before it is told that the key is finished.
+        for nth, unique in itertools.product((1, 2), (False, True)):
+            with self.subTest(nth, unique=unique), Proxy(URL) as proxy:
                 through = [Connections(proxy.url), AsyncConnections(proxy.url)][nth - 1]
                 what = new_key()
 
                 def made(conn: Any) -> Any:
-                    return note(conn, what)
+                    return note(conn, what, unique)
 
                 async def made_async(conn: Any) -> None:
-                    await note(conn, what)
+                    await note(conn, what, unique)
 
                 function = idempotent(through, "nouns")([lambda conn: made(conn) and None, made_async][nth - 1])
                 proxy.cut("COMMIT")

@@ -227,6 +227,7 @@ class Orders(unittest.TestCase):
         self.assert_done_once(key)
 
     def test_a_request_without_a_key_or_an_order_is_400(self) -> None:
+        asked = len(self.outside.requests)
         for key, body in [
             (None, order()),
             ("", order()),
@@ -235,8 +236,11 @@ class Orders(unittest.TestCase):
             (new_key(), "{"),
             (new_key(), "{}"),
             (new_key(), order(item="\0")),
+            (new_key(), order(customer="")),
+            (new_key(), order(customer="c" * 256)),
         ]:
             self.assertEqual(post(self.a, key, body).status, 400, (key, body))
+        self.assertEqual(len(self.outside.requests), asked)
 
     def test_a_charge_that_the_bank_refuses_ends_the_key(self) -> None:
         key, body = new_key(), order(amount_cents=2_000_000)

@@ -141,6 +141,13 @@ class Relay(unittest.TestCase):
             self.assertEqual(until("the dead letter", self.dead), [(event, "never")])
         self.assertEqual(len(self.outside.requests), 1)
 
+    def test_a_redirect_is_no_delivery(self) -> None:
+        (event,) = self.emit(1)
+        self.outside.say = [("<1>", 302, {"Location": self.outside.url})]
+        with self.worker():
+            self.wait_until_done(1)
+        self.assertEqual(self.failed(event), ["http 302"])
+
     def test_retry_after_is_honoured(self) -> None:
         with self.worker():
             for n, (wait, ahead) in enumerate((("1", None), (None, 3), ("0", None), (None, -60))):

@@ -27,9 +27,9 @@ final class Conformance {
             return events.get(0).token();
         }
 
-        Long[] ids(With with) {
+        List<Long> ids(With with) {
             if (with.text("events") == null) return null;
-            return Arrays.stream(with.text("events").split(",")).map(place -> events.get(Integer.parseInt(place)).id()).toArray(Long[]::new);
+            return Arrays.stream(with.text("events").split(",")).map(place -> events.get(Integer.parseInt(place)).id()).toList();
         }
     }
 
@@ -89,7 +89,7 @@ final class Conformance {
         METHODS.put("outbox.dead", (connection, of, with) ->
                 events(with.subscriber().dead(connection, with.number("max", 100)), null));
         METHODS.put("outbox.redrive", (connection, of, with) ->
-                number("redriven", with.subscriber().redrive(connection, with.number("max", 100), (Long[]) null)));
+                number("redriven", with.subscriber().redrive(connection, with.number("max", 100), null)));
         METHODS.put("inbox.accept", (connection, of, with) ->
                 row(new Inbox(with.text("scope")).accept(connection, with.text("message_id"), with.seconds("ttl"))));
         METHODS.put("inbox.record", (connection, of, with) ->

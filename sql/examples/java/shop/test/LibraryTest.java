@@ -2,6 +2,7 @@ package shop.test;
 
 import static pgonce.Database.rows;
 import static shop.test.Check.equal;
+import static shop.test.Check.isTrue;
 import static shop.test.Check.newKey;
 import static shop.test.Check.raises;
 import static shop.test.Check.scalar;
@@ -34,6 +35,10 @@ final class LibraryTest {
         for (String end : List.of("phase", "advance", "complete", "abort")) {
             Check.test("a phase whose COMMIT was not answered is run again and commits once: " + end, () -> lostCommit(end));
         }
+        Check.test("a request that finds another lease lost gives its own key back", LibraryTest::otherLease);
+        Check.test("a request whose COMMIT was not answered is answered although its repeat meets a row of its own",
+                LibraryTest::ownRow);
+        Check.test("a client waits longer after each failure", LibraryTest::waits);
         Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
         Check.test("the key of a header may be quoted or bare", LibraryTest::header);
         Check.test("no two users share a key", LibraryTest::users);
@@ -120,6 +125,45 @@ final class LibraryTest {
         }
         equal(ids.size(), end.equals("phase") ? 1 : 2);
         equal(select("SELECT order_id FROM orders WHERE idempotency_key = ?", key), List.of(List.of(ids.get(0))));
+    }
+
+    private static void otherLease() {
+        Lease other = new Key(DATABASE, "test", newKey()).claim("{}").lease();
+        DATABASE.call(connection -> other.release(connection, "an error", null));
+        String key = newKey();
+        Answer answer = new Key(DATABASE, "test", key).run("{}", lease -> {
+            DATABASE.call(connection -> other.advance(connection, "paid", null));
+            return null;
+        });
+        equal(answer.status() + " " + scalar("SELECT status FROM once.key_get('test', ?)", key), "409 released");
+    }
+
+    private static void ownRow() throws Exception {
+        String key = newKey();
+        String insert = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents)"
+                + " VALUES (?::uuid, 'own row', 'ada', 'tea', 1) RETURNING 1";
+        try (Proxy proxy = new Proxy(Check.URL)) {
+            Database through = Database.at(proxy.url());
+            proxy.cut("COMMIT", 1, true, false);
+            Answer answer = new Key(DATABASE, "test", key).run("{}", lease -> lease.lastPhase(through, connection -> {
+                rows(connection, insert, row -> null, key);
+                return lease.complete(connection, 201, "{}");
+            }));
+            equal(answer.status() + " " + proxy.struck(), "201 true");
+        }
+    }
+
+    private static void waits() {
+        Key key = new Key(DATABASE, "test", newKey());
+        for (int attempt = 1; attempt <= 6; attempt++) {
+            Lease lease = key.claim("{}").lease();
+            DATABASE.call(connection -> lease.release(connection, "died", null));
+        }
+        Answer answer = key.run("{}", lease -> {
+            throw new Key.Retry("the bank is away", null, null);
+        });
+        int wait = Integer.parseInt(answer.headers().get("Retry-After"));
+        isTrue("a wait of " + wait + " s", wait >= 32 && wait <= 64);
     }
 
     private static void bytes() {

@@ -310,11 +310,13 @@ final class OrdersTest {
     }
 
     private void badRequests() throws Exception {
+        int asked = outside.requests().size();
         for (String key : new String[] {null, "", "\"open", "k".repeat(252)}) equal(post(a, key, ORDER).status, 400);
         for (String body : List.of("{", "[]", "{}", "{\"customer\": \"ada\", \"item\": \"tea\"}", order("tea", 0),
-                order("\\u0000", 700))) {
+                order("\\u0000", 700), ORDER.replace("ada", ""), ORDER.replace("ada", "c".repeat(256)))) {
             equal(post(a, newKey(), body).status, 400);
         }
+        equal(outside.requests().size(), asked);
     }
 
     private void refused() throws Exception {

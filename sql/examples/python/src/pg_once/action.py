@@ -7,6 +7,7 @@ Invariant: an action that finds its lease lost, or the row cancelled, has writte
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -119,7 +120,7 @@ class Row:
         arguments = {"step": step, "requester": requester, "lease": interval(lease), "version": version}
         (row,) = yield from ask(CLAIM, **self._which, **arguments, holder=holder or str(uuid.uuid4()))
         if row.outcome == "claimed":
-            return Action(self, row.token, row.status, row.version, row.lease_left)
+            return Action(self, row.token, row.status, row.version, row.lease_left, interval(lease))
         if row.outcome == "in_progress":
             return InProgress(row.retry_after, row.lease_left)
         return NotClaimed(row.outcome, row.status, row.version)
@@ -138,6 +139,7 @@ class Action:
     status: str
     version: int | None
     seconds: float
+    asked: timedelta | None = None  # the lease that the claim named
 
     @method
     def extend(self, lease: Seconds = None) -> Flow[bool]:
@@ -165,7 +167,7 @@ class Action:
 
     @property
     def beat(self) -> Beat:
-        return Beat(self.seconds, lambda: ask(EXTEND, 1, **self._fence, lease=None))
+        return Beat(self.seconds, lambda: ask(EXTEND, 1, **self._fence, lease=self.asked))
 
     @property
     def _fence(self) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
 
         @foreign_call(dedupes=True)
         def charge(derived_key, cents):
-            reply = requests.post(URL, json={"cents": cents}, headers={"Idempotency-Key": derived_key}, timeout=10)
+            headers = {"Idempotency-Key": derived_key}
+            reply = requests.post(URL, json={"cents": cents}, headers=headers, timeout=10, allow_redirects=False)
             reply.raise_for_status()
             return reply.json()
 

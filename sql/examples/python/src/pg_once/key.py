@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from .document import Document, storable, text_of, value_of
@@ -130,6 +131,7 @@ class Lease:
     seconds: float
     resumed: bool = False
     request: str | None = None  # JSON text; only from take_abandoned, if the scope keeps requests
+    asked: timedelta | None = None  # the lease that the claim named
     # The answer that this lease has stored, and its transaction's id; None: an earlier, committed try stored it.
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
@@ -249,7 +251,7 @@ class Lease:
 
     @property
     def beat(self) -> Beat:
-        return Beat(self.seconds, lambda: ask(EXTEND, 1, **self._fence, lease=None))
+        return Beat(self.seconds, lambda: ask(EXTEND, 1, **self._fence, lease=self.asked))
 
     @property
     def _fence(self) -> dict[str, Any]:
@@ -284,14 +286,15 @@ def claim(
     arguments = {"scope": scope, "key": key, "request": text_of(request), "fingerprint": fingerprint}
     times = {"lease": interval(lease), "ttl": interval(ttl)}
     (row,) = yield from ask(CLAIM, **arguments, **times, holder=holder or str(uuid.uuid4()))
-    return _claim_of(row, scope, key)
+    return _claim_of(row, scope, key, times["lease"])
 
 
 @operation
 def take_abandoned(scope: str, max: int = 10, lease: Seconds = None, holder: str | None = None) -> Flow[list[Lease]]:
     """Claims unfinished keys that nobody holds, for a completer; each has its request if the scope keeps requests."""
-    arguments = {"scope": scope, "max": max, "lease": interval(lease), "holder": holder or str(uuid.uuid4())}
-    taken = [_claim_of(row, scope, row.key, row.request) for row in (yield from ask(TAKE, **arguments))]
+    asked = interval(lease)
+    arguments = {"scope": scope, "max": max, "lease": asked, "holder": holder or str(uuid.uuid4())}
+    taken = [_claim_of(row, scope, row.key, asked, row.request) for row in (yield from ask(TAKE, **arguments))]
     return [claim for claim in taken if isinstance(claim, Lease)]
 
 
@@ -310,12 +313,12 @@ def resolve(scope: str, key: str, attempt: int, verdict: str, answer: Answer | N
     yield from tell(RESOLVE, scope=scope, key=key, attempt=attempt, verdict=verdict, **response)
 
 
-def _claim_of(row: Any, scope: str, key: str, request: str | None = None) -> Claim:
+def _claim_of(row: Any, scope: str, key: str, asked: timedelta | None, request: str | None = None) -> Claim:
     match row.outcome:
         case "claimed" | "resumed" as outcome:
             log.debug("claimed")
             lease = (row.token, row.attempt, row.recovery_point, row.state, row.lease_left)
-            return Lease(scope, key, *lease, resumed=outcome == "resumed", request=request)
+            return Lease(scope, key, *lease, resumed=outcome == "resumed", request=request, asked=asked)
         case "replayed":
             headers = row.response_headers
             return Replayed(Answer(row.response_code, row.response_body or "", value_of(headers, {})), headers)

@@ -124,7 +124,7 @@ def complete_abandoned(
             continue
         for one in taken:
             try:
-                answer = yield from _attempt(one, lambda lease: invoked(work, lease), wait_after(one.attempt))
+                answer = yield from _attempt(one, lambda lease: invoked(work, lease), wait_after(one.attempt - 1))
                 done += answer in [stored for stored, _ in one.answers]
             except Exception:
                 log.exception("%s %s failed", one.scope, one.key)
@@ -135,9 +135,9 @@ def complete_abandoned(
     return done
 
 
-def wait_after(attempt: int) -> float:
-    """Seconds until a key that failed is due again for a completer. The first attempt was the client's."""
-    return random.uniform(0.5, 1) * min(2.0 ** min(max(attempt - 2, 0), 16), 300)
+def wait_after(failures: int) -> float:
+    """Seconds until a key that failed is due again. It grows, so that an outage does not use up max_attempts."""
+    return random.uniform(0.5, 1) * min(2.0 ** min(max(failures - 1, 0), 16), 300)
 
 
 def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> Flow[Answer | None]:
@@ -148,7 +148,7 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
             raise TypeError("the work returned no Answer: end it with lease.complete or lease.abort")
         return answer
     except Retry as failure:
-        after = (deferred or 1.0) if failure.after is None else failure.after
+        after = (deferred or wait_after(lease.attempt)) if failure.after is None else failure.after
         yield from give_back(lease, str(failure), after)
         return problem(503, "the request could not be finished", after)
     except Refused as refusal:
@@ -164,14 +164,17 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
         except LeaseLost:
             return answer_of(InProgress(1))
         return answer_of(Parked(lease.attempt))
-    except LeaseLost:
+    except LeaseLost as error:  # of this lease, or of another that the work holds
+        yield from give_back(lease, str(error), deferred)
         return answer_of(InProgress(1))
     except (Conflict, Unavailable, AlreadyDone) as error:
         # Once the key is released, an old transaction that still runs cannot commit a write with this token. So
         # the next claim finds the final state. (Claiming with the same holder would not end the token.)
         return (yield from give_back(lease, str(error), deferred))
     except BaseException as error:
-        yield from give_back(lease, repr(error), deferred or 1)
+        answered = yield from give_back(lease, repr(error), deferred or wait_after(lease.attempt))
+        if answered and isinstance(error, OnceError):
+            return answered  # its COMMIT was not answered, and the repeat met a row of its own
         raise
 
 
