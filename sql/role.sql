@@ -35,7 +35,7 @@ CREATE VIEW once.role_function (kind, function_name) AS
     SELECT kind, function_name FROM opened
     UNION ALL
     SELECT 'operate', function_name FROM opened WHERE kind IN ('use', 'observe');
-COMMENT ON VIEW once.role_function IS 'The functions that each kind of grant_role opens; operate includes the functions of use and observe.';
+COMMENT ON VIEW once.role_function IS 'The functions that a grant of each kind allows; operate includes the functions of use and observe.';
 COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
 COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once, whatever its arguments.';
 
@@ -63,7 +63,7 @@ Errors: 22023 an unknown kind, 42704 no such role.$$;
 CREATE FUNCTION once.revoke_role(role regrole, kind text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_revoke_role';
 COMMENT ON FUNCTION once.revoke_role(regrole, text) IS
-'Takes back a grant of grant_role. The role keeps the functions of its other kinds. For the extension''s owner. Errors: 22023 an unknown kind, 42704 no such role.';
+'Takes back a grant of grant_role. The role keeps the functions of its other grants. For the extension''s owner. Errors: 22023 an unknown kind, 42704 no such role.';
 
 CREATE FUNCTION once.role_list(OUT role text, OUT kind text)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_role_list';

@@ -28,7 +28,7 @@ Errors: 22023 bad argument.$$;
 CREATE FUNCTION once.shard_set(shard integer, shards integer, by text = 'key', separator text = '/')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_shard_set';
 COMMENT ON FUNCTION once.shard_set(integer, integer, text, text) IS
-$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. The routing value is the key, message or saga (with by => 'scope' the scope) up to the first separator (1 to 10 characters), or all of it. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value. Other calls that write raise it only if the key or message is not stored here. Returns the values in force.
+$$Sets, once and for all, which shard this database is. shard: 0 to shards - 1; shards: 1 to 65536. by => 'key': the routing value is taken from the key, message or saga; 'scope': from the scope. The value ends before the first separator (1 to 10 characters), if there is one. From then on key_claim, key_get, inbox_accept and inbox_barrier raise ON007 for another shard's value. Other calls that write raise it only if the key or message is not stored here. Returns the values in force.
 Errors: 55006 already set to other values, 22023 bad argument, 25006 read-only transaction, 40001 a lost race.$$;
 
 CREATE FUNCTION once.shard_get()

@@ -90,7 +90,7 @@ cluster_verified() {
 }
 
 # `pooler_start name servers`: starts PgBouncer in transaction mode for the last started cluster, with up to `servers`
-# server sessions for each role in each database. Sets POOLER_PORT, and POOLER, a file with PgBouncer's process id.
+# server sessions for each role in each database. Sets POOLER_PORT; sets POOLER to the path of PgBouncer's pidfile.
 pooler_start() {
     local directory program
     directory=$(cluster_directory "$1")
@@ -101,7 +101,7 @@ pooler_start() {
     fi
     POOLER_PORT=$(free_port)
     echo '"postgres" ""' >"$directory/users.txt"
-    # PgBouncer writes its process id into this file: `$!` would be the id of the shell around it.
+    # pooler_stop reads PgBouncer's process id from this file: `$!` would be the id of a shell that runs PgBouncer.
     POOLER=$directory/pgbouncer.pid
     cat >"$directory/pgbouncer.ini" <<END
 [databases]

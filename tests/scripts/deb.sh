@@ -27,7 +27,7 @@ deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
 
 deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
 
-# The files of pg_once in Debian's directories, from a package or not, except those of the tests' cluster (CLUSTER).
+# Lists pg_once's files in Debian's directories, from a package or not. Leaves out the tests' cluster (CLUSTER).
 ours_on_disk() {
     find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
         -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true
@@ -87,8 +87,8 @@ Description: retries that converge, for PostgreSQL $version
 END
 }
 
-# The libraries that the extension links to, as package names with versions. dpkg-shlibdeps runs only in a source
-# package.
+# The libraries that the extension links to, as package names with versions. dpkg-shlibdeps needs the control file of a
+# source package, so one is written first.
 deb_libraries() {
     local root=$1 work
     work=$(mktemp -d)

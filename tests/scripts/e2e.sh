@@ -40,8 +40,8 @@ remove_clusters() {
 # The longest programs when last measured: they begin first, so that no long program runs alone at the end.
 LONGEST="shards teardown janitor nothing_lost kills pages outbox_retire metrics machines guard keys"
 
-# The test programs, except those of the client, with their files, a line each, the longest first:
-# `e2e_programs [--test name ...]`.
+# `e2e_programs [--test name ...]`: prints a line with name and file for each test program, the longest first. The
+# client's test programs are left out.
 e2e_programs() {
     local built
     built=$(cargo test --no-run --color never "${BOTH[@]}" "$@" 2>&1) || {
@@ -60,8 +60,8 @@ e2e_programs() {
 
 # `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on the first server; tests of pg_upgrade
 # upgrade from the second. Two programs run at a time, since most of them wait. A program that has ended prints one
-# line, and its whole output if it failed. E2E_SKIP names tests that are left out, E2E_WITHOUT a program. Call run_e2e
-# in a subshell, whose end removes the clusters.
+# line, and its whole output if it failed. E2E_SKIP names tests to leave out. E2E_WITHOUT names one program to leave
+# out. Call run_e2e in a subshell, whose end removes the clusters.
 run_e2e() {
     local config=$1 old=$2 clusters programs name file status skip=() failures=()
     for name in ${E2E_SKIP:-}; do skip+=(--skip "$name"); done
@@ -79,7 +79,7 @@ run_e2e() {
         (
             trap - EXIT
             begin=$SECONDS status=ok
-            # cargo runs the programs in this directory, too.
+            # cargo test would run the programs in this directory.
             cd tests || exit
             case $file in /*) ;; *) file=../$file ;; esac
             RUST_TEST_THREADS=$(test_threads) PG_ONCE_PG_CONFIG=$config PG_ONCE_OLD_PG_CONFIG=$old \

@@ -12,7 +12,7 @@ stage_extension() {
     version=$(major_version "$config")
     pgrx_env "$version" "$(headers_for "$version" "$config")"
     features=pg$version
-    # The dev profile is for tests: with this feature, cargo reuses what the in-database tests have built.
+    # The dev profile is for tests: with test_crates, cargo reuses what the in-database tests have built.
     if [ "$profile" = dev ]; then features+=" test_crates"; fi
     rm -rf "$stage"
     mkdir -p "$stage/lib" "$stage/extension"
@@ -78,7 +78,7 @@ put_extension() {
 
 may_write() { [ -w "$("$1" --pkglibdir)" ] && [ -w "$("$1" --sharedir)/extension" ]; }
 
-# The pg_config of our private copy if its headers equal the server's, so that cargo reuses that build; else $2.
+# Prints our copy's pg_config if the copy has the same headers as $2 (cargo then reuses the copy's build), else $2.
 headers_for() {
     local private
     private=$(private_pg_config "$1")

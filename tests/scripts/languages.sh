@@ -53,7 +53,7 @@ made_of() {
     cat "$@" | cksum >"$directory/made-of"
 }
 
-# Makes an environment with all that the tests need, and in its directory a bare environment with the driver alone.
+# Makes two environments: one with all that the tests need, and one (bare/) with only the driver.
 ready_python() {
     local directory from=sql/examples/python
     directory=$(language_directory python)
@@ -88,7 +88,7 @@ ready_node() {
 
 ready_java() { true; }
 
-# Installs a wheel, because the package's folder is not on the tests' import path.
+# Installs the package as a wheel. The tests' import path does not contain the package's folder.
 python_wheel() {
     local directory=$1
     rm -rf "$directory/wheels" &&

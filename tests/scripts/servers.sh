@@ -45,7 +45,7 @@ common_directory() {
     echo "$prefix"
 }
 
-# Links each entry of directory $1 into the real directory $2, except the names that follow.
+# Links each entry of directory $1 into the real directory $2, except the names in the further arguments.
 link_entries() {
     local from=$1 to=$2 entry name
     shift 2
@@ -132,8 +132,8 @@ unpack_wheel() {
     mv "$copy.wheel" "$copy"
 }
 
-# Makes package lists of our own in directory $1, from the lines of sources.list that follow. apt uses them where
-# APT_CONFIG is $1/conf. Nothing of the system changes.
+# Makes package lists of our own in directory $1. The further arguments are the lines of a sources.list. apt uses the
+# lists where APT_CONFIG is $1/conf. Nothing of the system changes.
 apt_aside() {
     local work=$1
     shift
@@ -161,8 +161,8 @@ debian_mirrors() {
 
 SIGNED="[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
 
-# For a wheel without headers: the headers from the Debian release that has the version, unpacked and not installed. The
-# minor version may differ: within a major version the interface for extensions stays the same.
+# For a wheel without headers: unpacks the headers from a Debian release with the same major version, without installing
+# them. The minor version may differ: within a major version the interface for extensions stays the same.
 debian_headers() {
     local version=$1 to=$2 release work=$STATE/apt mirror package
     case $version in

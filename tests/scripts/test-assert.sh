@@ -53,7 +53,7 @@ build_server() {
         CFLAGS="-O1 -g -fno-omit-frame-pointer" ./configure --quiet --prefix "$SERVER.new" --enable-cassert \
             --with-icu --without-readline
         for module in . contrib/amcheck contrib/pg_visibility; do
-            # Inside another make, PostgreSQL's make would leave out the headers that it generates first.
+            # PostgreSQL's make generates its headers only if MAKELEVEL is 0 or unset.
             env -u MAKELEVEL -u MAKEFLAGS nice make --silent -C "$module" -j "$(nproc)" install || exit
         done
     ) >"$work/log" 2>&1 || die "PostgreSQL with assertions cannot be built" "$(tail -20 "$work/log")"

@@ -118,7 +118,7 @@ if wanted core; then
         part "the core of the end-to-end tests, PostgreSQL $version" e2e_tests "$version" "${CORE[@]}"
     done
 fi
-# The tests of pg_upgrade upgrade from the oldest version, so that server needs the extension.
+# The tests of pg_upgrade upgrade from the oldest version: the extension must be installed there.
 if wanted core || wanted pooler; then built "$OLDEST" release; fi
 if wanted core; then
     part "the core of the end-to-end tests with the release build, PostgreSQL $OLDEST" e2e_tests "$OLDEST" "${CORE[@]}"

