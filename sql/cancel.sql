@@ -9,7 +9,7 @@
 --   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
 -- One statement marks items that have no marker and credits their amounts, so no amount is credited twice.
 --
--- Lock order: see machine.sql. Writes to once.cancel and once.refund hold the lock of the machine's row if that exists.
+-- Lock order: see machine.sql. Writes to once.cancel and once.refund lock the machine's row first, if the row exists.
 
 CREATE TABLE once.cancel (
     machine        text        COLLATE "C" NOT NULL,
@@ -32,7 +32,7 @@ COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table when the teardow
 COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when the extension found a flag that was set by hand.';
 COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: it has not.';
 COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
-COMMENT ON COLUMN once.cancel.pass IS 'Number of the last refund that marked something; the first refund counts even if it marked nothing. 0: no refund yet.';
+COMMENT ON COLUMN once.cancel.pass IS 'Number of the last pass. The first refund is a pass, and so is each later refund that marked something. 0: none yet.';
 COMMENT ON COLUMN once.cancel.confirmed_pass IS 'The last pass that cancel_confirm confirmed; 0: none.';
 COMMENT ON COLUMN once.cancel.items_total IS 'Items that refunds of this teardown have marked.';
 COMMENT ON COLUMN once.cancel.amount_total IS 'Amount that this teardown has credited.';
@@ -56,7 +56,7 @@ COMMENT ON TABLE once.refund IS 'One row per refund that marked something.';
 COMMENT ON COLUMN once.refund.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.refund.row_id IS 'Id of the machine''s row, as text.';
 COMMENT ON COLUMN once.refund.relation IS 'The machine''s table when the refund ran.';
-COMMENT ON COLUMN once.refund.pass IS 'Number of the refund within its teardown, as once.cancel.pass was then.';
+COMMENT ON COLUMN once.refund.pass IS 'Number of this pass within its teardown; see once.cancel.pass.';
 COMMENT ON COLUMN once.refund.at IS 'When the refund ran.';
 COMMENT ON COLUMN once.refund.items IS 'Items that the refund marked.';
 COMMENT ON COLUMN once.refund.amount IS 'Amount that the refund credited.';
@@ -83,7 +83,7 @@ CREATE FUNCTION once.cancel_refund(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
 $$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of the items that satisfy the definition's refund.when, in one statement. A repeat credits nothing twice. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
-Errors: ON002 the row is not flagged, is leased or in another terminal status, or a trigger or policy suppresses an update or changes an item; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
+Errors: ON002 the row is leased, not flagged, or terminal but not cancelled, or a trigger or policy suppresses an update or changes an item; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id "any", max_items integer = NULL,
@@ -137,7 +137,7 @@ CREATE FUNCTION once.cancel_pending(
     OUT id text, OUT status text, OUT requested_at timestamptz, OUT items_total bigint, OUT amount_total numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_pending';
 COMMENT ON FUNCTION once.cancel_pending(text, integer) IS
-$$Lists the open teardowns that a worker can continue: the row is flagged, not leased and in no terminal status. The oldest is first. A flag set by hand needs action_adopt before. max: 1 to 100000.
+$$Lists the open teardowns that a worker can continue: the row is flagged, not leased and in no terminal status. The oldest is first. Call action_adopt first if rows were flagged by hand. max: 1 to 100000.
 Errors: 42704 no such machine; 22023 bad argument.$$;
 
 CREATE FUNCTION once.cancel_audit(
@@ -145,7 +145,7 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, text) IS
-$$Lists rows (id NULL: of the whole machine) whose recorded refunds differ from the total of their marked items that satisfy the definition's refund.when. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. An id that is used again (after a DELETE or TRUNCATE) has the refunds of both rows. Reads as the tables' owner.
+$$Compares a row's recorded refunds with the total of its marked items that satisfy the definition's refund.when; lists the row if they differ. id NULL: all rows of the machine. No rows: all agree. difference: refunded_amount - marked_amount. Deleted rows are not audited. If the id of a deleted row is used again, the refunds of the deleted row count for the new one. Reads as the tables' owner.
 Errors: 42704 no such machine; 22023 the machine declares no refund; 55000 in a session with temporary objects.$$;
 
 CREATE FUNCTION once.cancel_audit(

@@ -13,8 +13,8 @@
 --   1. batches by token, 2. keys (sorted by scope and key) and inbox messages, 3. the machine's row (several: by id),
 --   4. its lease, 5. items by key, 6. wallets by key, 7. dedupe keys.
 -- A machine's row (in the user's table) is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does
--- not conflict. Only cancel_finish locks it FOR UPDATE, to see every item, and then waits for no other lock. Two
--- transactions that wrote items of one row and then call cancel_finish would deadlock.
+-- not conflict. Only cancel_finish locks it FOR UPDATE: it waits for all writers of items, and then for no other lock.
+-- Two transactions that wrote items of one row and then both call cancel_finish deadlock.
 -- A session that has locked a machine's row waits for no lease's lock, except for the lease of its own token.
 
 -- The tables are regclass, so they may be renamed, and a dump has their names. Columns and predicates are text, with
@@ -39,16 +39,16 @@ COMMENT ON COLUMN once.machine.relation IS 'The table whose rows move.';
 COMMENT ON COLUMN once.machine.items IS 'The table of the items that cancel_refund marks; NULL: no refund.';
 COMMENT ON COLUMN once.machine.wallet IS 'The table that cancel_refund credits; NULL: no refund.';
 COMMENT ON COLUMN once.machine.guarded IS 'True: machine_guard has turned the guard on, so its triggers should exist.';
-COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the machine; NULL: no owner. In another incarnation (a restore) the role named owner_name is the owner; without such a role only superusers may use the machine.';
+COMMENT ON COLUMN once.machine.owner IS 'Only members of this role may use the machine; NULL: no owner. In another incarnation (for example, after a restore) the owner is the role named owner_name; if that role does not exist, only superusers may use the machine.';
 COMMENT ON COLUMN once.machine.owner_name IS 'As once.scope.owner_name.';
 COMMENT ON COLUMN once.machine.owner_incarnation IS 'As once.scope.owner_incarnation.';
-COMMENT ON COLUMN once.machine.definition IS 'The normalised definition without the tables'' names and the owner: predicates with every name qualified, intervals as text and in microseconds (lease_us, history_us).';
+COMMENT ON COLUMN once.machine.definition IS 'The normalised definition: predicates have every name qualified, intervals are stored as text and in microseconds (lease_us, history_us). The tables'' names and the owner are left out.';
 COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports if another table has one of these names now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
 -- The moves of machines whose definition has the member history. n orders the moves of a row: the server's clock in
--- microseconds since 2000, or the session's last number plus one. If a definition loses `history`, the sweep task
--- history_reap deletes the machine's rows from this table.
+-- microseconds since 2000, but at least the session's last number plus one. If a definition loses `history`, the sweep
+-- task history_reap deletes the machine's rows from this table.
 CREATE TABLE once.machine_move (
     n           bigint      NOT NULL,
     at          timestamptz NOT NULL,
@@ -73,7 +73,7 @@ COMMENT ON COLUMN once.machine_move.row_id IS 'Id of the machine''s row, as text
 COMMENT ON COLUMN once.machine_move.from_status IS 'The status before the move.';
 COMMENT ON COLUMN once.machine_move.to_status IS 'The new status.';
 COMMENT ON COLUMN once.machine_move.how IS 'transition, claim, finish, release, sweep, cancel or by_hand.';
-COMMENT ON COLUMN once.machine_move.requester IS 'The requester of the call, or of the claim that it ended; NULL: none.';
+COMMENT ON COLUMN once.machine_move.requester IS 'The requester of the transition or claim; for a move that ended a claim, the requester of that claim; NULL: none.';
 COMMENT ON COLUMN once.machine_move.holder IS 'The holder of the lease; NULL: none.';
 COMMENT ON COLUMN once.machine_move.role IS 'The calling role (current_user).';
 SELECT pg_catalog.pg_extension_config_dump('once.machine_move', '');
@@ -99,13 +99,13 @@ Errors: 42704 no such machine; 42501 not yours.$$;
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$Reports differences between a definition and its tables (NULL: of all machines): tables, columns, types, indexes, enum labels and rules that do not fit; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing, disabled, followed by another BEFORE trigger, or of the wrong kind for a partition. No rows: nothing found. Reads a table as its owner.
+$$Reports problems of one machine (NULL: of all): tables, columns, types, indexes, enum labels and rules that do not fit the definition; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing, disabled, followed by another BEFORE trigger, or of the wrong kind for a partition. No rows: nothing found. Reads a table as its owner.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_assert';
 COMMENT ON FUNCTION once.machine_assert() IS
-$$Call it when a service boots. It raises ON004 if no sweep covers a machine that the caller may use, and names each such machine and claim state. A machine is covered if an action_release sweep of it, by any session, ended without failure within the last once.janitor_grace.
+$$Call it when a service boots. It raises ON004 if no sweep covers a machine that the caller may use; the error names these machines and their claim states. A machine is covered if an action_release sweep of it, by any session, ended without failure within the last once.janitor_grace.
 Errors: ON004.$$;
 
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
@@ -131,7 +131,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
-$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: also allows moves of its steps that have no claim state; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
+$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: also allows the moves of steps without a claim state for this requester; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
 Errors: ON002 no such move is declared, or a trigger or policy suppresses the update; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(
@@ -147,7 +147,7 @@ CREATE FUNCTION once.transition_many(
     OUT id text, OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition_many';
 COMMENT ON FUNCTION once.transition_many(text, text[], text, text[], text) IS
-$$transition for up to 10000 ids: each id once, locked in id order. Answers one row per id, as transition does, and raises the same errors.$$;
+$$transition for up to 10000 ids; a repeated id counts once. Locks the rows in id order. Answers one row per id, as transition does, and raises the same errors.$$;
 
 CREATE FUNCTION once.machine_list(
     OUT machine text, OUT "table" text, OUT guarded boolean, OUT module text, OUT owner text, OUT states text[])

@@ -3,20 +3,20 @@
 -- The log. outbox_emit inserts a row into the current segment (one of once.event_0 to event_3), where rows are never
 -- updated; delayed events go into once.event_kept. Batches are appended, too: the last batch of a lane stores how far
 -- the subscriber has read that lane. A take and an ack of events that never failed only insert rows (as in PgQ), so
--- they leave no dead rows, which an old snapshot would keep.
+-- they leave no dead rows that an old snapshot could keep.
 --   outbox_emit    inserts the event, with an event_id from a sequence and the transaction's id;
 --   outbox_take    reads on from the position in the lane's last batch, appends a batch with a token;
 --   outbox_ack     appends a receipt: these events of the batch are done;
 --   outbox_nack    (or an expired lease) puts each event into once.retry, or into once.dead if it is dead;
 --   outbox_retire  (a sweep) opens another segment, copies the events that are still needed to once.event_kept,
---                  and truncates the old segment when every snapshot that is left sees these copies.
+--                  and truncates the old segment when every open snapshot sees these copies.
 --
 -- The last batch of a lane stores the position as (seen_from, seen_to, last_id): two snapshots and an event id. Events
 -- that are visible in seen_to and not in seen_from are the window. They are handed out in the order of their ids;
--- last_id is the position in this order. Events of a transaction that was running in seen_from are found by its xid.
+-- last_id is the position in this order. If a transaction was running in seen_from, its events are found by their xid.
 -- So an event that commits late is never skipped, and an open transaction delays only its own events.
 --
--- Lanes: an order_key hashes to one of the lanes 1 to `lanes`; each is in one open batch of a subscriber at a time.
+-- Lanes: an order_key hashes to one of the lanes 1 to `lanes`. A subscriber has at most one open batch per such lane.
 -- Events without order_key are spread over the lanes 0 and -2 to -8 (64 consecutive ids share a lane). Any number of
 -- open batches may share such a lane. A take reads lane after lane until it has enough events.
 --
@@ -27,7 +27,7 @@
 CREATE SEQUENCE once.event_id AS bigint;
 COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. A crash may set it back, so delivery keys do not depend on it alone.';
 SELECT pg_catalog.pg_extension_config_dump('once.event_id', '');
--- Topics and subscribers have a sequence of their own, because event ids exceed an integer after two billion. A number
+-- Topics and subscribers have a sequence of their own: their numbers are integers, but event ids are bigints. A number
 -- is never used again, so that no new subscriber finds rows of a dropped one.
 CREATE SEQUENCE once.outbox_id AS integer;
 COMMENT ON SEQUENCE once.outbox_id IS 'Gives the numbers of topics and subscribers.';
@@ -40,7 +40,7 @@ CREATE TABLE once.series (
 );
 COMMENT ON TABLE once.series IS 'A row for each incarnation in which events were emitted or subscribers created; the largest series is the latest.';
 COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; stored in events, batches, subscribers and dead letters.';
-COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation (once.incarnation, with the system identifier).';
+COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation: once.incarnation() combined with the system identifier.';
 
 CREATE TABLE once.topic (
     topic_id      integer NOT NULL CONSTRAINT topic_pkey PRIMARY KEY,
@@ -56,7 +56,7 @@ COMMENT ON TABLE once.topic IS 'Topics and their options (topic_set); NULL: the 
 COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_id; never used again.';
 COMMENT ON COLUMN once.topic.subscribers IS 'Number of the topic''s rows in once.subscriber.';
 COMMENT ON COLUMN once.topic.lanes IS 'Number of lanes for events with an order_key, 1 to 1000; NULL: 16.';
-COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key prevents another emit with it, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key is blocked after its emit, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The oid is valid in the incarnation that wrote it. In another incarnation (a restore) the role named owner_name is the owner; without such a role only superusers may use the topic.';
 COMMENT ON COLUMN once.topic.owner_name IS 'As once.scope.owner_name.';
 COMMENT ON COLUMN once.topic.owner_incarnation IS 'As once.scope.owner_incarnation.';
@@ -82,16 +82,16 @@ COMMENT ON COLUMN once.subscriber.subscriber_id IS 'Number of the subscriber, fr
 COMMENT ON COLUMN once.subscriber.topic_id IS 'Number of its topic.';
 COMMENT ON COLUMN once.subscriber.start_series IS 'The series in which the subscriber was created. Its first window begins in this series, after start_seen.';
 COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is dead; NULL: 10.';
-COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'The longest backoff after the first failure, in microseconds; doubles with each failure; NULL: 1 second.';
-COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'The longest backoff after any failure, in microseconds; NULL: 1 hour.';
+COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Upper limit of the backoff after the first failure, in microseconds; doubles with each failure; NULL: 1 second.';
+COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'Upper limit of the backoff after any failure, in microseconds; NULL: 1 hour.';
 COMMENT ON COLUMN once.subscriber.lease_us IS 'Lease of a take that names none, in microseconds; NULL: 60 seconds.';
-COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'The longest lease of a batch, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.subscriber.max_lease_life_us IS 'Upper limit of a batch''s lease, and how long an ended token is remembered, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.subscriber.dead_for_us IS 'How long a dead letter can be read and redriven, in microseconds; NULL: until it is redriven or discarded.';
 COMMENT ON COLUMN once.subscriber.paused IS 'True: takes return no rows.';
-COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot at the subscriber''s creation, in the format of once.batch.seen_to. The subscriber begins with the events that were not visible then.';
+COMMENT ON COLUMN once.subscriber.start_seen IS 'The snapshot at the subscriber''s creation, in the format of once.batch.seen_to. The subscriber gets the events that become visible after this snapshot.';
 COMMENT ON COLUMN once.subscriber.subscriber IS 'Name of the subscriber, 1 to 100 characters, within its topic.';
 
--- Which segment is written to: the one opened last (none: 0).
+-- Emits write to the segment that was opened last; before the first rotation, to segment 0.
 CREATE TABLE once.segment (
     segment     integer NOT NULL CONSTRAINT segment_pkey PRIMARY KEY CHECK (segment BETWEEN 0 AND 3),
     opened      bigint  NOT NULL,
@@ -101,7 +101,7 @@ CREATE TABLE once.segment (
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3, as in the table''s name (once.event_0 to once.event_3).';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the current segment has the largest number.';
-COMMENT ON COLUMN once.segment.drained_xid IS 'The next transaction id when every needed event had been copied to once.event_kept. The segment may be truncated when no snapshot from before that time is left. NULL: not drained.';
+COMMENT ON COLUMN once.segment.drained_xid IS 'The lowest unassigned transaction id when the segment was marked as drained: every needed event had been copied to once.event_kept. The segment may be truncated when every open snapshot sees these copies. NULL: not drained.';
 COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid is valid.';
 
 -- The log. Narrow and never updated; fillfactor 100.
@@ -123,7 +123,7 @@ COMMENT ON COLUMN once.event_0.emitted_at IS 'When the event was emitted; its tr
 COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
 COMMENT ON COLUMN once.event_0.lane IS 'With an order_key: from 1 to the topic''s number of lanes. Without: 0 or -2 to -8. Delayed or redriven: -1.';
 COMMENT ON COLUMN once.event_0.series IS 'The series that it was emitted in (once.series).';
-COMMENT ON COLUMN once.event_0.order_key IS 'The order_key given to outbox_emit or in a step''s event; for a machine''s move machine/id (or, if machine/id has over 255 characters, its SHA-256 in hex). NULL: none, delivered in any order.';
+COMMENT ON COLUMN once.event_0.order_key IS 'The order_key given to outbox_emit or in a step''s event. For a machine''s move it is machine/id; if machine/id has over 255 characters, its SHA-256 in hex. NULL: none, delivered in any order.';
 COMMENT ON COLUMN once.event_0.headers IS 'As given to outbox_emit; NULL: none.';
 COMMENT ON COLUMN once.event_0.payload IS 'The payload given to outbox_emit or in a step''s event, byte for byte; or the description of a machine''s move.';
 CREATE TABLE once.event_1 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
@@ -189,7 +189,7 @@ COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events were taken
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
 COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: all events that the take read here wait behind earlier ones of their order_key.';
 COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, stored in the format of seen_to.';
-COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, last event id before the snapshot, last event id after it, running xids ...}. Zeros: before the first event of a series; the largest bigint: after the last event of an earlier series.';
+COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, last value of once.event_id just before the snapshot, last value just after it, running xids ...}. Zeros stand for a snapshot before the first event of a series, the largest bigint for one after the last event of an earlier series.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events of this lane in the window.';
 COMMENT ON COLUMN once.batch.open IS 'Tokens of earlier batches that still held events of this lane when this batch was taken.';
 
@@ -227,7 +227,7 @@ COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this 
 COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all events of the batch at once.';
-COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, dead and next_at (infinity for NULL) is what outbox_nack returned for event_ids[i]. Further event_ids were not named; they left with an earlier event of their order_key. NULL: not a nack.';
+COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, dead and next_at (infinity for NULL) is what outbox_nack returned for event_ids[i]. event_ids may be longer: its last events were not named in the call, and left with an earlier event of their order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.next_at IS 'If kind is n: when each event may be taken again; infinity: it is dead, or waits behind an earlier event of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'If kind is n: whether each event is dead. NULL: not a nack.';
 
@@ -253,7 +253,7 @@ COMMENT ON COLUMN once.retry.event_id IS 'The event, which is in one of once.eve
 COMMENT ON COLUMN once.retry.token IS 'Token of the batch that it is in; NULL: in none.';
 COMMENT ON COLUMN once.retry.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
-COMMENT ON COLUMN once.retry.lane IS 'The lane from which outbox_take takes it: from 1 to the topic''s number of lanes with an order_key, else 0 or -2 to -8. (In once.event_kept a delayed or redriven event has lane -1.)';
+COMMENT ON COLUMN once.retry.lane IS 'The lane from which outbox_take takes it. With an order_key: from 1 to the topic''s number of lanes. Without: 0 or -2 to -8. (In once.event_kept a delayed or redriven event has lane -1.)';
 COMMENT ON COLUMN once.retry.failures IS 'Failed attempts that counted, since it was emitted or last redriven.';
 COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
 COMMENT ON COLUMN once.retry.suspect IS 'True: its lease expired, so it is handed out alone.';
@@ -321,7 +321,7 @@ CREATE TABLE once.dedupe (
     CONSTRAINT dedupe_pkey PRIMARY KEY (topic_id, id)
 );
 CREATE INDEX dedupe_until ON once.dedupe (until);
-COMMENT ON TABLE once.dedupe IS 'The dedupe_keys that may not be emitted again yet; a sweep (dedupe_reap) deletes them later.';
+COMMENT ON TABLE once.dedupe IS 'The dedupe_keys that cannot be emitted again yet; a sweep (dedupe_reap) deletes them later.';
 COMMENT ON COLUMN once.dedupe.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dedupe.event_id IS 'The event that was emitted with the key.';
 COMMENT ON COLUMN once.dedupe.until IS 'From then on the key may be emitted again.';
@@ -348,7 +348,7 @@ CREATE FUNCTION once.outbox_emit(
     OUT event_id bigint, OUT emitted boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_emit';
 COMMENT ON FUNCTION once.outbox_emit(text, json, text, text, json, interval) IS
-$$Emits an event to every subscriber of the topic, in the caller's transaction. payload: JSON, delivered byte for byte. order_key: events of one key are delivered in order. dedupe_key: a second emit with it within the topic's dedupe_for emits nothing (emitted: false; event_id: the first). Both keys: 1 to 255 characters. headers: a JSON object. delay: the least time before delivery; not with order_key.
+$$Emits an event to every subscriber of the topic, in the caller's transaction. payload: JSON, delivered byte for byte. order_key: events of one key are delivered in order. dedupe_key: a repeat within the topic's dedupe_for emits nothing (emitted: false; event_id: that of the first emit). Both keys: 1 to 255 characters. headers: a JSON object. delay: the least time before delivery; not with order_key.
 Errors: 42704 no such topic, 22023 bad argument or a topic without subscribers, 42501 the topic has another owner, 40001 the dedupe_key was emitted after the snapshot, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_take(
@@ -363,8 +363,8 @@ Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic h
 CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event_ids bigint[] = NULL, OUT acked integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
-$$Marks events of the batch as delivered (NULL, also an array_agg of no rows: all that it still holds). Returns how many events this call acked. Concurrent handlers must name their events.
-Errors: ON006 an earlier transaction has acked one of the events with this token (event_ids NULL: the batch's last event); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+$$Marks events of the batch as delivered. event_ids NULL (also from an array_agg of no rows): all events that the batch still holds. Returns how many events this call acked. Concurrent handlers must name their events.
+Errors: ON006 an earlier transaction has acked one of the named events with this token, or, if event_ids is NULL, the last events of the batch; ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -372,7 +372,7 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$Marks events of the batch as failed (NULL: all). Of each order_key only the first event counts an attempt; later ones leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics; released: counts no attempt; never: dead at once. error: kept for outbox_deliveries.
+$$Marks events of the batch as failed (NULL: all). Of each order_key only the first event counts an attempt; later ones leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics (released: counts no attempt; never: dead at once). error: kept for outbox_deliveries.
 Errors: ON006 an earlier transaction ended an event with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
@@ -384,8 +384,8 @@ Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: 1 to 1000 (16), the most leased batches with order keys per subscriber; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
-Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes beside an open emit; 42501 not a member of the present and the new owner; 40001 a lost race; 25006 read-only transaction.$$;
+$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: 1 to 1000 (16), limits a subscriber's leased batches with order keys; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes during an open emit; 42501 not a member of both the present and the new owner; 40001 a lost race; 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.topic_get(topic text)
 RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_get';
@@ -417,7 +417,7 @@ CREATE FUNCTION once.outbox_deliveries(
     topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 3 AS 'MODULE_PATHNAME', 'pg_once_outbox_deliveries';
 COMMENT ON FUNCTION once.outbox_deliveries(text, text, bigint) IS
-$$Lists the failed attempts at an event, the oldest first. They are kept until max_lease_life after the delivery, or until the dead letter is discarded or its dead_for is over. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
+$$Lists the failed attempts at an event, the oldest first. They are kept until max_lease_life after the event was acked; those of a dead letter until it is discarded or its dead_for is over. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_dead(
     topic text, subscriber text = 'default', max integer = 100,
@@ -425,7 +425,7 @@ CREATE FUNCTION once.outbox_dead(
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
 COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
-$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first, without letters whose dead_for is over. kind: of the last outbox_nack; or expired: the last lease expired, so no worker knows that the event died.
+$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first, without letters whose dead_for is over. kind: as given to the last outbox_nack; expired: the event died when its lease expired, so no worker knows that it is dead.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
@@ -454,4 +454,4 @@ CREATE FUNCTION once.topic_list(
     OUT dead bigint)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_topic_list';
 COMMENT ON FUNCTION once.topic_list() IS
-$$A row for each topic and subscriber; of a topic without subscribers one row with NULLs. options: the topic's and the subscriber's, defaults included. lag: age of the oldest event that is due and not acked; NULL: none. depth: events that are not acked; exact while each lane has fewer than 64, else an estimate. dead: dead letters; 2000 means 2000 or more. Writes nothing and ignores owners.$$;
+$$A row for each topic and subscriber; of a topic without subscribers one row with NULLs. options: the topic's and the subscriber's, defaults included. lag: age of the oldest event that is due and not acked; NULL: none. depth: events that are not acked; exact while each lane has fewer than 64, else an estimate. dead: dead letters; 2000 means 2000 or more. Writes nothing and does not check owners.$$;

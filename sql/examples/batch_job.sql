@@ -6,7 +6,7 @@ CREATE TABLE wallet (
     points   bigint NOT NULL CHECK (points >= 0)
 );
 
--- No CHECK on status: the guard refuses undeclared moves. A CHECK would also refuse an INSERT in an undeclared status.
+-- No CHECK on status: the guard refuses undeclared moves. Only a CHECK would refuse an INSERT in an undeclared status.
 CREATE TABLE batch_job (
     id               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     customer         text    NOT NULL REFERENCES wallet,
@@ -16,9 +16,9 @@ CREATE TABLE batch_job (
     result           text
 );
 
--- Commit an item's row, with the name of its artifact, before you make the artifact. Then cancel_items lists
--- every artifact that was made. An artifact is a directory, and each attempt puts a file of its own there, so no
--- attempt writes or deletes the file of a later attempt.
+-- Commit an item's row, with the name of its artifact, before you make the artifact, so that cancel_items lists every
+-- artifact that was made. An artifact is a directory, and each attempt puts a file of its own there, so no attempt
+-- writes or deletes the file of a later attempt.
 CREATE TABLE batch_item (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     job_id   bigint NOT NULL REFERENCES batch_job,
