@@ -54,7 +54,7 @@ SELECT f.finding, c.key, c.attempt, c.charge_key, c.refund_key, c.wanted, c.move
              WHEN c.moved > c.wanted THEN 'they have too much'
              WHEN c.moved < c.wanted THEN 'they have too little' END,
         CASE WHEN c.status = 'parked' AND c.moved > 0 THEN 'reconcile_accept, or reconcile_refuse and send it back'
-             WHEN c.status = 'parked' THEN 'reconcile_refuse, or key_resolve with the verdict retry'
+             WHEN c.status = 'parked' THEN 'reconcile_refuse, once no line can still come'
              WHEN c.moved > c.wanted THEN 'send the difference back, with refund_key as the Idempotency-Key'
              ELSE 'ask them: we have their answer, and they have no entry' END) f (finding, to_do)
  WHERE f.finding IS NOT NULL
