@@ -212,9 +212,9 @@ final class RelayTest implements AutoCloseable {
         emit("a", 1, 2);
         Subscriber subscriber = new Subscriber(topic, "webhooks");
         CountDownLatch stop = new CountDownLatch(1);
-        List<String> came = new ArrayList<>();
+        List<Subscriber.Event> came = new ArrayList<>();
         new Outbox(Check.ADMIN, subscriber, 5).work(event -> {
-            came.add(event.payload() + event.attempt());
+            came.add(event);
             if (came.size() == 2) {
                 stop.countDown();
                 return;
@@ -222,7 +222,8 @@ final class RelayTest implements AutoCloseable {
             Check.ADMIN.call(connection -> subscriber.ack(connection, event.token(), List.of(event.id())));
             throw new IllegalStateException("the answer to the COMMIT is lost");
         }, stop);
-        equal(came, List.of(payload(1) + 1, payload(2) + 1));
+        equal(came.stream().map(Subscriber.Event::payload).toList(), List.of(payload(1), payload(2)));
+        equal(came.get(0).token(), came.get(1).token()); // the second did not wait for the lease
         equal(left(), "0");
     }
 
