@@ -115,16 +115,18 @@ COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
 'Aborts a parked key; a charge that was made is refunded by a compensation.';
 
 -- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to an attempt was
--- lost, a message that has arrived may be a dead letter all the same. Here the event's payload names the message by
--- "reference"; put your own member there.
-CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text)
+-- lost, a message that has arrived may be a dead letter all the same. final_after: how long after that their ledger may
+-- still get its line. Here the event's payload names the message by "reference"; put your own member there.
+CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text, final_after interval DEFAULT '3 days')
 RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)
 LANGUAGE sql STABLE AS $$
 SELECT CASE WHEN l.line IS NULL THEN 'dead, and they do not have it' ELSE 'dead, and they have it' END,
        d.event_id, d.payload ->> 'reference', d.died_at,
-       CASE WHEN l.line IS NULL THEN 'outbox_redrive' ELSE 'nothing: leave it dead' END
+       CASE WHEN l.line IS NOT NULL THEN 'nothing: leave it dead'
+            WHEN d.died_at > now() - final_after THEN 'wait: their line may still come'
+            ELSE 'outbox_redrive' END
   FROM once.outbox_dead(in_topic, in_subscriber, max => 10000) d
   LEFT JOIN reconcile_ledger l ON d.payload ->> 'reference' IN (l.reference, l.idempotency_key);
 $$;
-COMMENT ON FUNCTION reconcile_dead(text, text) IS
+COMMENT ON FUNCTION reconcile_dead(text, text, interval) IS
 'Shows which dead letters have arrived, and which to send again.';
