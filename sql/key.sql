@@ -156,7 +156,7 @@ COMMENT ON COLUMN once.scope.on_expiry IS 'What happens to a key whose lease exp
 COMMENT ON COLUMN once.scope.max_attempts IS 'Attempts until a key is parked; NULL: 25; 0: no limit.';
 COMMENT ON COLUMN once.scope.keep_request IS 'True: once.key keeps the request of the first claim; false or NULL: it does not.';
 COMMENT ON COLUMN once.scope.recovery_points IS 'The points that key_advance accepts, in the order in which a key passes them; NULL: any point, in any order.';
-COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope; NULL: no owner. The oid is valid in the incarnation that wrote it. In another incarnation (a restore) the role named owner_name is the owner; without such a role only superusers may use the scope.';
+COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the scope; NULL: no owner. The oid is valid in the incarnation that wrote it. In another incarnation (for example, after a restore) the owner is the role named owner_name; if that role does not exist, only superusers may use the scope.';
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name, brought up to date by sweeps and by calls that set options or rights; NULL: no owner.';
 COMMENT ON COLUMN once.scope.owner_incarnation IS 'The incarnation in which the owner''s oid is valid: once.incarnation() combined with the system identifier; NULL: no owner.';
 

@@ -57,7 +57,7 @@ COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_
 COMMENT ON COLUMN once.topic.subscribers IS 'Number of the topic''s rows in once.subscriber.';
 COMMENT ON COLUMN once.topic.lanes IS 'Number of lanes for events with an order_key, 1 to 1000; NULL: 16.';
 COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key is blocked after its emit, in microseconds; NULL: 24 hours.';
-COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The oid is valid in the incarnation that wrote it. In another incarnation (a restore) the role named owner_name is the owner; without such a role only superusers may use the topic.';
+COMMENT ON COLUMN once.topic.owner IS 'Only members of this role may use the topic; NULL: no owner. The oid is valid in the incarnation that wrote it. In another incarnation (for example, after a restore) the owner is the role named owner_name; if that role does not exist, only superusers may use the topic.';
 COMMENT ON COLUMN once.topic.owner_name IS 'As once.scope.owner_name.';
 COMMENT ON COLUMN once.topic.owner_incarnation IS 'As once.scope.owner_incarnation.';
 COMMENT ON COLUMN once.topic.topic IS 'Name of the topic, 1 to 100 characters.';

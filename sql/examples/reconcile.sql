@@ -54,7 +54,7 @@ SELECT f.finding, c.key, c.attempt, c.charge_key, c.refund_key, c.wanted, c.move
              WHEN c.moved > c.wanted THEN 'they have too much'
              WHEN c.moved < c.wanted THEN 'they have too little' END,
         CASE WHEN c.status = 'parked' AND c.moved > 0 THEN 'reconcile_accept, or reconcile_refuse and send it back'
-             WHEN c.status = 'parked' THEN 'reconcile_refuse, or key_resolve with the verdict retry'
+             WHEN c.status = 'parked' THEN 'reconcile_refuse, once no line can still come'
              WHEN c.moved > c.wanted THEN 'send the difference back, with refund_key as the Idempotency-Key'
              ELSE 'ask them: we have their answer, and they have no entry' END) f (finding, to_do)
  WHERE f.finding IS NOT NULL
@@ -115,16 +115,18 @@ COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
 'Aborts a parked key; a charge that was made is refunded by a compensation.';
 
 -- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to an attempt was
--- lost, a message that has arrived may be a dead letter all the same. Here the event's payload names the message by
--- "reference"; put your own member there.
-CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text)
+-- lost, a message that has arrived may be a dead letter all the same. final_after: how long after that their ledger may
+-- still get its line. Here the event's payload names the message by "reference"; put your own member there.
+CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text, final_after interval DEFAULT '3 days')
 RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)
 LANGUAGE sql STABLE AS $$
 SELECT CASE WHEN l.line IS NULL THEN 'dead, and they do not have it' ELSE 'dead, and they have it' END,
        d.event_id, d.payload ->> 'reference', d.died_at,
-       CASE WHEN l.line IS NULL THEN 'outbox_redrive' ELSE 'nothing: leave it dead' END
+       CASE WHEN l.line IS NOT NULL THEN 'nothing: leave it dead'
+            WHEN d.died_at > now() - final_after THEN 'wait: their line may still come'
+            ELSE 'outbox_redrive' END
   FROM once.outbox_dead(in_topic, in_subscriber, max => 10000) d
   LEFT JOIN reconcile_ledger l ON d.payload ->> 'reference' IN (l.reference, l.idempotency_key);
 $$;
-COMMENT ON FUNCTION reconcile_dead(text, text) IS
+COMMENT ON FUNCTION reconcile_dead(text, text, interval) IS
 'Shows which dead letters have arrived, and which to send again.';

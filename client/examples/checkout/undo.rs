@@ -1,8 +1,10 @@
 //! Undoes one step of an aborted checkout.
 //!
 //! Invariant: before [`Undoer`] undoes a call, it asks whether the call was made, because a compensation is emitted for
-//! every call that may have been made. A compensation is delivered at least once, so the refund or cancellation sends
-//! the event's delivery key.
+//! every call that may have been made; a call that was not made yet may still arrive. A compensation is delivered at
+//! least once, so the refund or cancellation sends the event's delivery key.
+
+use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Event, Undelivered};
@@ -15,6 +17,9 @@ use crate::common::http::{Ended, Http};
 /// An event that is delivered twice adds one row.
 const UNDONE: &str =
     "INSERT INTO undone (key, step, what) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+
+/// How long after the abort an unanswered call may still arrive, at most.
+const ARRIVES_LATE: Duration = Duration::from_secs(3);
 
 pub const REFUNDS: &str = "/refunds";
 pub const CANCELLATIONS: &str = "/cancellations";
@@ -32,7 +37,13 @@ impl Deliver for Undoer {
             "ship" => (SHIPMENTS, CANCELLATIONS),
             step => return Err(Undelivered::never(format!("nothing undoes {step}"))),
         };
+        let age = event.emitted_at.elapsed();
+        let settled = age.is_ok_and(|age| age >= ARRIVES_LATE);
         let what = match self.http.look(made_at, &undo.made_with).await {
+            Ended::Refused(StatusCode::NOT_FOUND, _) if !settled => {
+                let reason = "the call may still arrive";
+                return Err(Undelivered::later(reason, ARRIVES_LATE));
+            }
             Ended::Refused(StatusCode::NOT_FOUND, _) => "nothing was made".to_owned(),
             looked => {
                 let made = looked.of_event(event, &[])?;

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use axum::Router;
@@ -23,6 +23,8 @@ use serde_json::{Value, json};
 pub enum Trouble {
     /// The effect is made and no answer is sent.
     NoAnswer,
+    /// The request takes this time to arrive, and no answer is sent.
+    Late(Duration),
     /// Nothing is made, and the answer has this status.
     Refuse(u16),
     /// Nothing is made, and the answer is 429 with this time in Retry-After, as an HTTP date.
@@ -121,6 +123,14 @@ impl Foreign {
             Some(Trouble::NotBefore(time)) => {
                 let date = [(RETRY_AFTER, httpdate::fmt_http_date(time))];
                 return Some((StatusCode::TOO_MANY_REQUESTS, date).into_response());
+            }
+            Some(Trouble::Late(time)) => {
+                let (late, path, key) = (self.clone(), path.to_owned(), key.to_owned());
+                tokio::spawn(async move {
+                    tokio::time::sleep(time).await;
+                    late.act(&path, &key, body);
+                });
+                return None;
             }
             Some(Trouble::NoAnswer) | None => {}
         }

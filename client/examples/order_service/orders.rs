@@ -8,6 +8,8 @@
 //! Invariant: wherever a process dies, [`Shop::make`] can go on in another process, and needs only the lease and the
 //! request. It runs for a client's request or retry, and for the completer with the stored request.
 
+use std::time::Duration;
+
 use deadpool_postgres::Pool;
 use pg_once::{Abandoned, Done, Failure, Json, Lease, Response, Step};
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,10 @@ const TABLE: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency
     made_by text NOT NULL DEFAULT 'request', created_at timestamptz NOT NULL DEFAULT clock_timestamp())";
 const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id, \
     made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
+
+/// How long after a timeout the bank may still book the charge, at most. A lookup of the charge before that proves
+/// nothing. Shorter than the lease, which delays the lookup after a crash.
+const BOOKS_LATE: Duration = Duration::from_secs(2);
 
 /// The body of a `POST /orders`.
 #[derive(Deserialize)]
@@ -176,7 +182,11 @@ impl Shop {
                 Err(Failure::Abort(Response::new(402).with_body(&problem)?))
             }
             // The next attempt can learn the outcome from such a bank, but from no other bank.
-            Ended::NoAnswer(error, retry_after) if self.bank.dedupes || self.bank.can_be_asked => {
+            Ended::NoAnswer(error, retry_after) if self.bank.dedupes => {
+                Err(Failure::Retry { error, retry_after })
+            }
+            Ended::NoAnswer(error, retry_after) if self.bank.can_be_asked => {
+                let retry_after = retry_after.max(Some(BOOKS_LATE));
                 Err(Failure::Retry { error, retry_after })
             }
             Ended::NoAnswer(error, _) => Err(Failure::unknown(error)),

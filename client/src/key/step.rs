@@ -29,7 +29,8 @@ pub enum Step {
         derived_key: String,
     },
     /// An earlier attempt began the step and did not record the end: the other side may have acted. If that side
-    /// dedupes by the derived key, call again with that key; if not, first ask it whether it acted, or park.
+    /// dedupes by the derived key, call again with that key; if not, first ask it whether it acted, or park. While the
+    /// earlier call may still arrive, "no" proves nothing: ask when it can no longer arrive.
     Again {
         /// The key that the other side may dedupe by; the same on every attempt until a rotate.
         derived_key: String,

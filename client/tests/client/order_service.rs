@@ -65,6 +65,10 @@ impl Shop {
     }
 
     async fn serve(&self, database: &str) -> Service {
+        self.serve_with(database, &[]).await
+    }
+
+    async fn serve_with(&self, database: &str, more: &[&str]) -> Service {
         // Services start one at a time, because the first one makes the table.
         static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         let _alone = STARTING.lock().await;
@@ -78,6 +82,7 @@ impl Shop {
             .args(["--listen", "127.0.0.1:0", "--lease-ms", "1000"])
             .args(["--database-url", database, "--bank-url", &self.bank])
             .args(["--scope", &self.scope])
+            .args(more)
             .env("RUST_LOG", "error")
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -197,4 +202,42 @@ async fn any_statement_of_an_order_or_its_answer_may_be_lost_and_the_service_goe
             }
         }
     }
+}
+
+/// A bank that does not dedupe, and books each charge a second after its request, which it does not answer. It lists
+/// the charges that it has booked.
+async fn late_bank() -> (String, Arc<Mutex<Vec<Value>>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let booked = Arc::<Mutex<Vec<Value>>>::default();
+    let (book, list) = (Arc::clone(&booked), Arc::clone(&booked));
+    let charge = async move || {
+        tokio::spawn(async move {
+            sleep(Duration::from_secs(1)).await;
+            let mut book = book.lock().unwrap();
+            let number = book.len();
+            book.push(json!({ "charge_id": format!("charge {number}") }));
+        });
+        std::future::pending::<()>().await
+    };
+    let charges = async move || Json(list.lock().unwrap().clone());
+    let app = Router::new().route("/charges", post(charge).get(charges));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (url, booked)
+}
+
+#[tokio::test]
+async fn a_bank_that_books_after_the_timeout_and_does_not_dedupe_charges_once() {
+    let (bank, booked) = late_bank().await;
+    let shop = Shop {
+        bank,
+        ..Shop::open().await
+    };
+    let whole = Proxy::in_front_of(directly(PREPARES)).await;
+    let hasty = ["--bank-dedupes=false", "--bank-timeout-ms=100"];
+    let service = shop.serve_with(&whole.url(), &hasty).await;
+    let (status, replayed, _) = service.order_until_answered("late").await;
+    assert_eq!((status, replayed), (201, false));
+    sleep(Duration::from_secs(1)).await; // A second charge would be booked by now.
+    assert_eq!(booked.lock().unwrap().len(), 1);
 }

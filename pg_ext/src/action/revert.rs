@@ -265,7 +265,8 @@ impl RevertBatch {
         })
     }
 
-    /// The ids as an array. An id that the column's present type cannot read names no row, so its lease is dead.
+    /// The ids as an array. If the column's present type cannot read an id, no row
+    /// has this id, so its lease is dead.
     fn ids<'a>(&self, due: impl IntoIterator<Item = &'a DueLease>) -> Datum {
         let base = self.machine.shape.id.base_type;
         let values: Vec<Datum> = due

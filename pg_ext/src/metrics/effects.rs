@@ -64,7 +64,7 @@ pub fn failures(sheet: &Sheet) -> Result<()> {
             "side_effect_failure_rate",
             &[("topic", &*topic), ("subscriber", &*subscriber), ("kind", &*kind)],
             float(&row, 3),
-            "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. The time is shorter if these minutes have 4000 failures of all subscribers or 300 receipts of this one.",
+            "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. It covers less if these minutes have 4000 failures (of all subscribers together), or 300 receipts of this subscriber.",
         )?;
     }
     Ok(())

@@ -20,6 +20,8 @@ import { emit } from './pg_once/outbox.js';
 const USER = 'x-forwarded-user';
 // How long the bank remembers a key, in seconds. After that, asking again could charge twice.
 const BANK_REMEMBERS = Number(process.env.BANK_REMEMBERS ?? 24 * 3600);
+// Statuses 4xx that are no refusal. 404 and 405 may be of a gateway, after an earlier call that charged.
+const NOT_FINAL = [401, 403, 404, 405, 408, 409, 425, 429];
 const BANK_URL = process.env.BANK_URL;
 
 const pool = new pg.Pool({ connectionString: process.env.PG_ONCE_URL, max: 16, connectionTimeoutMillis: 10_000 });
@@ -86,7 +88,7 @@ async function askBank(derivedKey, orderId, amountCents, lost) {
   const { status } = response;
   if (response.ok && isCharge(body)) return body;
   if (response.ok) throw new Retry("the bank's answer is not understood");
-  if (status >= 400 && status < 500 && ![401, 403, 408, 409, 425, 429].includes(status)) throw new Refused(`the bank says ${status}`);
+  if (status >= 400 && status < 500 && !NOT_FINAL.includes(status)) throw new Refused(`the bank says ${status}`);
   throw new Retry(`the bank says ${status}`, { after: retryAfter(response.headers.get('retry-after')) });
 }
 

@@ -86,9 +86,8 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
                 NotDelivered failure = attempt(event, delivery);
                 if (failure == null) {
                     ack(token, event);
-                } else {
-                    nack(token, List.of(event), failure);
-                    if (event.orderKey() != null) stuck.add(event.orderKey());
+                } else if (nack(token, List.of(event), failure) && event.orderKey() != null) {
+                    stuck.add(event.orderKey());
                 }
             }
         }
@@ -109,12 +108,14 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
         return database.call(1, connection -> subscriber.take(connection, BATCH, lease));
     }
 
-    /** An ack or nack may be repeated until it is answered. ON006: an earlier try was carried out. */
-    private <T> void retried(Database.Work<T> call) {
+    /** An ack or nack may be repeated until it is answered. False: ON006, the events have left the batch before. */
+    private <T> boolean retried(Database.Work<T> call) {
         try {
             database.call(call);
+            return true;
         } catch (OnceException.AlreadyDone e) {
             Database.LOG.log(Level.DEBUG, "done already");
+            return false;
         }
     }
 
@@ -123,15 +124,19 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
         Database.LOG.log(Level.DEBUG, "acked");
     }
 
-    private void nack(long token, List<Event> events, NotDelivered failure) {
+    /** False: the events had left the batch by another call, such as an ack of the handler's own. */
+    private boolean nack(long token, List<Event> events, NotDelivered failure) {
         List<Long> ids = events.stream().map(Event::id).toList();
         String error = Lease.storable(failure.getMessage());
-        retried(connection -> {
+        int[] sent = {0};
+        boolean answered = retried(connection -> {
+            sent[0]++;
             for (Subscriber.Nacked nacked : subscriber.nack(connection, token, error, failure.kind, failure.after, ids)) {
                 String said = "event " + nacked.id() + ", attempt " + nacked.attempt() + ": " + error;
                 Database.LOG.log(nacked.dead() ? Level.WARNING : Level.INFO, nacked.dead() ? said + ", dead" : said);
             }
             return null;
         });
+        return answered || sent[0] > 1;
     }
 }

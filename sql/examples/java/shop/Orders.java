@@ -47,6 +47,8 @@ public final class Orders {
     private static final System.Logger LOG = System.getLogger("shop");
     // The header with the authenticated user. The proxy in front of this service must set it, and drop a client's own.
     private static final String USER = "X-Forwarded-User";
+    // Statuses 4xx that are no refusal. 404 and 405 may be of a gateway, after an earlier call that charged.
+    private static final Set<Integer> NOT_FINAL = Set.of(401, 403, 404, 405, 408, 409, 425, 429);
     // Absent members are null. A body that is no JSON object, or has a member of another type, raises 22...
     private static final String READ_ORDER = """
             SELECT customer, item, amount_cents
@@ -139,7 +141,7 @@ public final class Orders {
             throw new Key.Retry("interrupted", null, e);
         }
         int status = response.statusCode();
-        if (status >= 400 && status < 500 && !Set.of(401, 403, 408, 409, 425, 429).contains(status)) throw new Refused(status);
+        if (status >= 400 && status < 500 && !NOT_FINAL.contains(status)) throw new Refused(status);
         if (status / 100 != 2) {
             Double after = response.headers().firstValue("Retry-After").map(Answer::secondsUntil).orElse(null);
             throw new Key.Retry("the bank says " + status, after, null);

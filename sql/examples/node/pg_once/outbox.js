@@ -141,8 +141,8 @@ export class Worker {
         } catch (error) {
           // A fault of the handler is a failure of this event alone.
           const failure = error instanceof NotDelivered ? error : new NotDelivered(String(error), { kind: 'exception' });
-          await this.#nack(token, [event], failure);
-          if (event.orderKey !== null) stuck.add(event.orderKey);
+          const nacked = await this.#nack(token, [event], failure);
+          if (nacked && event.orderKey !== null) stuck.add(event.orderKey);
           continue;
         }
         await this.#retried((client) => this.subscriber.ack(client, token, [event.eventId]));
@@ -150,13 +150,20 @@ export class Worker {
     });
   }
 
+  /** → false if the events had left the batch by another call, such as an ack of the handler's own. */
   async #nack(token, events, { message, kind, after }) {
     const ids = events.map((event) => event.eventId);
     const error = message.replaceAll('\0', '').slice(0, 1000);
-    const nack = (client) => this.subscriber.nack(client, token, ids, { error, kind, after });
-    for (const row of await this.#retried(nack)) {
+    let sent = 0;
+    const nack = (client) => {
+      sent += 1;
+      return this.subscriber.nack(client, token, ids, { error, kind, after });
+    };
+    const nacked = await this.#retried(nack);
+    for (const row of nacked) {
       console.warn(`event ${row.eventId}, attempt ${row.attempt}: ${error}${row.dead ? ', dead' : ''}`);
     }
+    return nacked.length > 0 || sent > 1;
   }
 
   /** An ack or nack may be repeated until it is answered. ON006: an earlier try was carried out. */

@@ -266,6 +266,13 @@ test('a charge that the bank refuses ends the key', async () => {
   assert.equal(await scalar('SELECT status FROM orders WHERE idempotency_key = $1', storedKey(key)), 'refused');
 });
 
+test('a gateway without its service refuses no order', async () => {
+  const key = newKey();
+  outside.say = [['amount_cents', 404, {}], ['amount_cents', 405, {}]];
+  assert.equal((await postUntilAnswered(a, key, order())).status, 201);
+  await assertDoneOnce(key);
+});
+
 test('a charge that the bank has forgotten waits for a person', async (t) => {
   const key = newKey();
   const forgetful = await service(t, { BANK_REMEMBERS: '0' });

@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { admin, newKey, order, POOLER_URL, post, Program, scalar, select, until, URL_ } from './harness.js';
 import { Outside } from './outside.js';
 import { Proxy } from './proxy.js';
+import { Worker } from '../pg_once/outbox.js';
 
 let outside;
 let topic;
@@ -105,7 +106,7 @@ test('an ack whose answer was lost is sent again, and the event is handled once'
 });
 
 test('a nack whose answer was lost is sent again, and counts one attempt', async (t) => {
-  const [event] = await emit([1, 2]);
+  const [event] = await emit([1, 2], 'a');
   outside.say = [['<1>', 503, {}]];
   const proxy = await Proxy.start(t, URL_);
   proxy.cut({ text: 'outbox_nack' });
@@ -161,6 +162,20 @@ test('a redirect is no delivery', async (t) => {
   await worker(t);
   await done([1]);
   assert.deepEqual(await failed(event), ['http 302']);
+});
+
+test('a handler may ack its event itself, and then fail', async () => {
+  await emit([1, 2], 'a');
+  const [stop, came] = [new AbortController(), []];
+  const worker = new Worker(admin, topic, 'webhooks', async (event) => {
+    came.push(event);
+    if (came.length === 2) return stop.abort();
+    await worker.subscriber.ack(admin, event.token, [event.eventId]);
+    throw new Error('the answer to the COMMIT is lost');
+  }, { lease: 5 });
+  await worker.run(stop.signal);
+  assert.deepEqual([came.map((event) => event.payload), await left()], [[payload(1), payload(2)], 0]);
+  assert.equal(came[0].token, came[1].token); // the second did not wait for the lease
 });
 
 test('Retry-After is honoured', async (t) => {

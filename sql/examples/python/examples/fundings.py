@@ -15,7 +15,8 @@ def fund(db, post, contract, cents):
 def work(db, post, lease, cents):
     def foreign(step, path, body):
         """Each attempt that does not find the step done sends the call, always with the same key."""
-        return lease.foreign(db, step, lambda key: post(path, key, body), on_abort=undo(lease.key, step))
+        undoing = undo(lease.key, step)
+        return lease.foreign(db, step, lambda key: post(path, key, body), remembers=24 * 3600, on_abort=undoing)
 
     try:
         if lease.recovery_point == "started":

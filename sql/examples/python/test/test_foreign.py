@@ -88,6 +88,11 @@ class ForeignCall(unittest.TestCase):
         self.say((401, {}), (401, {}))
         self.assertEqual([type(end) for end in self.calls(tries=2)], [Retry, Retry])
 
+    def test_a_gateway_without_its_service_refuses_no_order(self) -> None:
+        self.say((404, {}), (405, {}))
+        for dedupes in (True, False):
+            self.assertEqual(len(set(self.calls(dedupes))), 1)
+
     def test_it_waits_as_long_as_the_other_side_says_by_seconds_or_by_a_date(self) -> None:
         for value in ("1", None):
             date = email.utils.formatdate(time.time() + 2, usegmt=True)

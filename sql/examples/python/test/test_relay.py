@@ -99,7 +99,7 @@ class Relay(unittest.TestCase):
         self.assertEqual((len(self.outside.requests), self.left()), (2, 0))
 
     def test_a_nack_whose_answer_was_lost_is_sent_again_and_counts_one_attempt(self) -> None:
-        event, _ = self.emit(1, 2)
+        event, _ = self.emit(1, 2, order_key="a")
         self.outside.say = [("<1>", 503, {})]
         with Proxy(URL) as proxy:
             proxy.cut("outbox_nack")

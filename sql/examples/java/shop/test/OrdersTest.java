@@ -89,6 +89,7 @@ final class OrdersTest {
         Check.test("an answer past its ttl is 410", this::gone);
         Check.test("a request without a key or an order is 400", this::badRequests);
         Check.test("a charge that the bank refuses ends the key", this::refused);
+        Check.test("a gateway without its service refuses no order", this::gateway);
         Check.test("a charge that the bank has forgotten waits for a person", this::parked);
         Check.test("SIGTERM finishes the request at hand", this::sigterm);
         if (Check.POOLER_URL != null) Check.test("all of it works through PgBouncer", this::pooler);
@@ -326,6 +327,13 @@ final class OrdersTest {
         equal(first, new Reply(402, null, false, first.body));
         equal(post(b, key, body), new Reply(402, null, true, first.body));
         equal(scalar("SELECT status FROM orders WHERE idempotency_key = ?", stored(key)), "refused");
+    }
+
+    private void gateway() throws Exception {
+        String key = newKey();
+        outside.say(new Outside.Saying("amount_cents", 404, Map.of()), new Outside.Saying("amount_cents", 405, Map.of()));
+        equal(postUntilAnswered(a, key, ORDER).status, 201);
+        assertDoneOnce(key);
     }
 
     private void parked() throws Exception {

@@ -11,12 +11,16 @@ import java.io.IOException;
 import java.time.ZoneOffset;
 import java.time.ZonedDateTime;
 import java.time.format.DateTimeFormatter;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import java.util.stream.IntStream;
 import pgonce.Database;
+import pgonce.Outbox;
+import pgonce.Subscriber;
 import shop.Relay;
 import shop.test.Outside.Saying;
 import shop.test.Outside.Seen;
@@ -51,6 +55,7 @@ final class RelayTest implements AutoCloseable {
         }
         test("failures back off until the event is dead, and a redrive delivers it", RelayTest::dead);
         test("never is dead at once", RelayTest::never);
+        test("a handler may ack its event itself, and then fail", RelayTest::ownAck);
         test("Retry-After is honoured", RelayTest::retryAfter);
         test("a failed event holds back those behind it and no others", RelayTest::inOrder);
         test("a receiver slower than the lease is waited for", RelayTest::slowReceiver);
@@ -128,8 +133,8 @@ final class RelayTest implements AutoCloseable {
     }
 
     private void lostNack() throws Exception {
-        emit(null, 2);
-        String event = emit(null, 1);
+        String event = emit("a", 1);
+        emit("a", 2);
         outside.say(new Saying("<1>", 503, Map.of()));
         losing("outbox_nack", 2);
         equal(failed(event), List.of(List.of("http 503")));
@@ -201,6 +206,25 @@ final class RelayTest implements AutoCloseable {
             equal(theDeadLetter(), List.of(event, "never"));
         }
         equal(outside.requests().size(), 1);
+    }
+
+    private void ownAck() throws Exception {
+        emit("a", 1, 2);
+        Subscriber subscriber = new Subscriber(topic, "webhooks");
+        CountDownLatch stop = new CountDownLatch(1);
+        List<Subscriber.Event> came = new ArrayList<>();
+        new Outbox(Check.ADMIN, subscriber, 5).work(event -> {
+            came.add(event);
+            if (came.size() == 2) {
+                stop.countDown();
+                return;
+            }
+            Check.ADMIN.call(connection -> subscriber.ack(connection, event.token(), List.of(event.id())));
+            throw new IllegalStateException("the answer to the COMMIT is lost");
+        }, stop);
+        equal(came.stream().map(Subscriber.Event::payload).toList(), List.of(payload(1), payload(2)));
+        equal(came.get(0).token(), came.get(1).token()); // the second did not wait for the lease
+        equal(left(), "0");
     }
 
     private void retryAfter() throws Exception {

@@ -12,8 +12,8 @@ from .http import retry_after
 
 # Statuses 4xx after which the same call may succeed later.
 NOT_FINAL = {401, 403, 408, 409, 425, 429}
-# Statuses that say that the call did nothing.
-NOT_DONE = {401, 403, 425, 429}
+# Statuses that say that the call did nothing. 404 and 405 may be of a gateway, after an earlier call that acted.
+NOT_DONE = {401, 403, 404, 405, 425, 429}
 
 
 class Retry(Exception):
@@ -47,10 +47,10 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
             return reply.json()
 
     The function raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is
-    judged by the status, any other counts as no answer. 4xx is Refused, except 401, 403, 408, 409, 425 and 429. All
-    else is Retry if the other side dedupes by the key that it gets. If not, only 401, 403, 425 and 429 are Retry, all
-    else is Unknown. A Retry, Refused or Unknown that the function raises keeps its type. Without dedupes, give
-    `lease.foreign` remembers=0: then a call in which an earlier attempt died is Unknown, too.
+    judged by the status, any other counts as no answer. 4xx is Refused, except 401, 403, 404, 405, 408, 409, 425 and
+    429. All else is Retry if the other side dedupes by the key that it gets. If not, only 401, 403, 404, 405, 425 and
+    429 are Retry, all else is Unknown. A Retry, Refused or Unknown that the function raises keeps its type. Without
+    dedupes, give `lease.foreign` remembers=0: then a call in which an earlier attempt died is Unknown, too.
 
     The pause between tries is a random time plus the time of Retry-After (seconds or an HTTP date). If Retry-After is
     longer than cap, the caller gets Retry at once, and `run` makes the key due after that time. Async functions may be
@@ -93,7 +93,7 @@ def _ended(error: Exception, dedupes: bool) -> Exception:
     if not isinstance(status, int):
         return (Retry if dedupes else Unknown)(f"the other side did not answer: {error!r}")
     said = f"the other side says {status}"
-    if 400 <= status < 500 and status not in NOT_FINAL:
+    if 400 <= status < 500 and status not in NOT_FINAL | NOT_DONE:
         return Refused(said)
     if not dedupes and status not in NOT_DONE:
         return Unknown(said)
