@@ -29,7 +29,7 @@ const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, i
 
 /// How long after a timeout the bank may still book the charge, at most. A lookup of the charge before that proves
 /// nothing. Shorter than the lease, which delays the lookup after a crash.
-const BOOKS_LATE: Duration = Duration::from_secs(2);
+const BOOKS_LATE: Duration = Duration::from_secs(1);
 
 /// The body of a `POST /orders`.
 #[derive(Deserialize)]
