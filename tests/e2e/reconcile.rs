@@ -210,10 +210,16 @@ async fn dead_letters_that_arrived_all_the_same_are_told_apart() {
     );
     show(&owner, &dead).await;
     entry(&owner, "m-1", "r1", 0).await;
-    let found = "select finding, reference, to_do from reconcile_dead('receipts', 'default') order by reference";
-    assert_eq!(
-        show(&person, found).await,
-        "dead, and they have it|r1|nothing: leave it dead\n\
-         dead, and they do not have it|r2|outbox_redrive"
-    );
+    for (final_after, to_do) in [
+        ("", "wait: their line may still come"),
+        (", '0'", "outbox_redrive"),
+    ] {
+        let found = format!(
+            "select finding, reference, to_do from reconcile_dead('receipts', 'default'{final_after}) order by reference"
+        );
+        let expected = format!(
+            "dead, and they have it|r1|nothing: leave it dead\ndead, and they do not have it|r2|{to_do}"
+        );
+        assert_eq!(show(&person, &found).await, expected);
+    }
 }
