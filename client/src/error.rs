@@ -58,7 +58,7 @@ pub enum Kind {
     LeaseLost,
     /// `ON006`: an earlier, committed transaction has made this write, finished the key with this token, or ended an
     /// event that the write names. Roll back this transaction, and continue from the stored state: read it, or claim
-    /// again. If the call was alone in its transaction and repeats a call whose answer was lost, that call succeeded.
+    /// again. If the call was alone in its transaction and repeats one whose answer was lost, the first one succeeded.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.
@@ -79,8 +79,8 @@ pub enum Kind {
     /// The database cannot be reached, does not answer in time, has no free connection, is starting or is shutting
     /// down: run the same call again, on another connection.
     Unavailable,
-    /// The database had no room for the call (`53…` except `53300`: disk, memory) or cancelled it (`57014`, such as a
-    /// `statement_timeout`; `25P04`, a `transaction_timeout`). The call had no effect. This kind is not
+    /// The database had no room for the call, such as disk or memory (`53…` except `53300`), or cancelled it, such as
+    /// at a `statement_timeout` or `transaction_timeout` (`57014`, `25P04`). The call had no effect. This kind is not
     /// [retryable](Error::is_retryable), since a retry may make the overload worse. Workers retry after a wait.
     Overloaded,
     /// `25006`: this server or this transaction is read-only. Send the call to the primary.
@@ -162,8 +162,8 @@ impl Error {
 
     /// Whether to retry the same call, or the same transaction.
     ///
-    /// No call with a token has its effect twice, so a call whose answer was lost may be retried, too;
-    /// [`Kind::AlreadyDone`] then means that the lost call had succeeded. That kind and a lost lease are not retryable.
+    /// No call with a token has its effect twice, so a call whose answer was lost may be retried. If the retry fails
+    /// with [`Kind::AlreadyDone`], the first call succeeded. This kind and [`Kind::LeaseLost`] are not retryable.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), Kind::Conflict | Kind::Unavailable)
@@ -174,7 +174,7 @@ impl Error {
         self.kind() == Kind::Conflict
     }
 
-    /// Whether workers and lease-ending writes retry after this error. During a failover a server may be read-only.
+    /// Whether workers and lease-ending writes retry after this error: also after `ReadOnly`, as in a failover.
     pub(crate) fn may_pass(&self) -> bool {
         self.is_retryable() || matches!(self.kind(), Kind::Overloaded | Kind::ReadOnly)
     }

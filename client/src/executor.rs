@@ -19,7 +19,7 @@ use crate::Error;
 /// that only after a quarter of an hour.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
 
-/// The arguments of a call, each with the PostgreSQL type as which it is sent.
+/// The arguments of a call, each with the PostgreSQL type that it is sent as.
 pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 /// A row of an answer, from any driver.
@@ -74,7 +74,7 @@ pub trait Executor: Sync {
 /// An executor on which each call commits by itself.
 ///
 /// Helpers that make several calls with other work in between, such as [`Key::run`](crate::Key::run), require such an
-/// executor, because no other session sees a claim before its transaction commits.
+/// executor: the claim must be committed before the work, so that other sessions see it.
 #[diagnostic::on_unimplemented(
     message = "the calls on `{Self}` do not commit by themselves",
     label = "neither a pool nor a connection",

@@ -141,8 +141,8 @@ impl Inbox {
     /// record its verdict. The first verdict stays; recording it again in the same transaction changes nothing.
     ///
     /// # Errors
-    /// `ON006` if another verdict, or a verdict of an earlier transaction, is recorded; otherwise `ON001` if this
-    /// transaction has not accepted the message; `22023` for a bad argument.
+    /// `ON006` if the message has another verdict, or one that an earlier transaction recorded; `ON001` if it has none
+    /// and this transaction has not accepted it; `22023` for a bad argument.
     pub async fn record<E: Executor>(
         &self,
         exec: &E,

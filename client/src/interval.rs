@@ -18,7 +18,7 @@ pub(crate) struct Interval(pub(crate) Duration);
 
 impl Interval {
     /// Writes the 16 bytes that the server reads. A time that is too long becomes `i64::MAX` microseconds. The server
-    /// refuses such an interval, with the argument's name, which is not known here.
+    /// refuses such an interval with an error that names the argument.
     fn encode(self) -> [u8; 16] {
         let micros = i64::try_from(self.0.as_micros()).unwrap_or(i64::MAX);
         let mut bytes = [0; 16];

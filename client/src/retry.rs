@@ -101,7 +101,7 @@ impl Backoff {
     /// the tries.
     ///
     /// `call` is one call of this crate, or a whole transaction: anything that may be run again from its beginning. If
-    /// its future is dropped (at a timeout, or with this future), the server may or may not have carried the call out.
+    /// its future is dropped, at a timeout or because `retry` is dropped, the server may or may not have made the call.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -153,8 +153,8 @@ impl Backoff {
         call().await
     }
 
-    /// Makes the write that ends a lease. Retries for the length of the lease, or of one `call_timeout` if that is
-    /// longer, whatever the number of tries: without this write the lease would have to expire.
+    /// Makes the write that ends a lease, and retries it for the lease's length, but at least for one `call_timeout`.
+    /// The number of tries has no bound, because without this write others wait until the lease expires.
     pub(crate) async fn insist<T, Fut>(
         &self,
         lease: Duration,
@@ -187,8 +187,8 @@ impl Backoff {
         }
     }
 
-    /// Like `retry`, but without a bound on the tries, and also if the database is overloaded or read-only: the caller
-    /// drops this future after the lease has ended. Returns also the time at which the answered call was sent.
+    /// Like `retry`, but with no bound on the tries: the caller drops this future after the lease has ended. An
+    /// overloaded or read-only database is asked again. Returns the answer and the time at which its call was sent.
     pub(crate) async fn until_answered<T, Fut>(
         &self,
         mut call: impl FnMut() -> Fut,

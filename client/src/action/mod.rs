@@ -1,8 +1,8 @@
 //! Owns the noun `action`: work on one row, under a lease, by a worker that may die half-way.
 //!
 //! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`]) and is in the
-//! step's claim state from then on. The holder extends the lease and learns of a cancellation ([`Action::extend`], also
-//! in the transaction of each item). It ends the action with [`Action::finish`] in the transaction of its own writes,
+//! step's claim state from then on. The holder extends the lease, also in each item's transaction, and so learns of a
+//! cancellation ([`Action::extend`]). It ends the action with [`Action::finish`] in the transaction of its own writes,
 //! or releases the row ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
 //!
 //! Invariant: extend, finish and release present the action's token. After the lease is lost, they fail with `ON001`,
@@ -119,8 +119,8 @@ impl Action {
         self.lease_left
     }
 
-    /// Renews the lease from now (by `lease`, else the length that the claim asked for, else the step's), and answers
-    /// whether the row's cancel flag is set.
+    /// Renews the lease from now, and returns whether the row's cancel flag is set. With `None`, the lease gets the
+    /// length that the claim asked for, or else the step's length.
     ///
     /// Call it first in the transaction of an item's writes: then they commit only if the lease is not lost.
     ///
@@ -160,7 +160,7 @@ impl Action {
     }
 
     /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the transaction of the action's
-    /// last writes, before any write to items or wallets: a refund locks the row before those, too.
+    /// last writes, before any write to items or wallets: a refund also locks the row first.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -246,8 +246,8 @@ impl Action {
 }
 
 impl MachineRow {
-    /// Ends the lease of a dead holder, as if its time were over now; `false` if no lease is alive and no revert is
-    /// deferred. The next sweep reverts the row, or the next claim takes it; until then a live holder may write.
+    /// Makes the lease of a dead holder expire now. The next sweep reverts the row, or the next claim takes it; until
+    /// then a holder that is alive after all may write. `false`: there was neither a live lease nor a deferred revert.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate.
@@ -257,8 +257,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Adopts up to `max` rows, and returns their number. A row in a claim state without a lease (loaded, replicated,
-    /// older than the definition) is reverted by the next sweep; one whose cancel flag was set by hand gets a teardown.
+    /// Adopts up to `max` rows; returns their number. A row in a claim state without a lease (loaded, replicated, older
+    /// than the definition) is reverted by the next sweep; a row whose cancel flag was set by hand gets a teardown.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the table.

@@ -201,7 +201,7 @@ where
         let (service, once) = (self.inner.clone(), self.once.clone());
         match *request.method() {
             Method::POST | Method::PATCH => Box::pin(async move {
-                // A task of its own: a client that hangs up drops only the wait for the task.
+                // If the client hangs up, this future is dropped, but the spawned task runs on.
                 let ran = tokio::spawn(once.run(service, request)).await;
                 let ran = ran.unwrap_or(Err(Answer::problem(500, "internal error")));
                 Ok(ran.unwrap_or_else(Answer::into_http))

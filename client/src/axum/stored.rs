@@ -17,7 +17,7 @@ use crate::{Done, Failure, Json, Outcome};
 
 /// The header that marks a stored body as base64; the header itself is never sent.
 const BASE64: &str = "pg-once-base64";
-/// A handler's result, among the extensions of its response. These must be `Clone`; `Outcome` is not: hence the `Arc`.
+/// A handler's result, an extension of its response. Extensions must be `Clone`; `Outcome` is not, hence the `Arc`.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Option<Outcome>>>);
 
@@ -33,7 +33,7 @@ pub(super) fn request(request: &Request<Bytes>) -> Json {
     Json::from_text(format!(r#"{{"target": {target}, "{name}": {body}}}"#))
 }
 
-/// Decides how the key ends. Also returns the response, unless its body broke off or a `Done` or `Failure` made it.
+/// Returns how the key ends, and the response: `None` if a `Done` or `Failure` made it, or if its body broke off.
 pub(super) async fn end_of<R: Body>(
     mut response: Response<R>,
 ) -> (Result<Done, Failure>, Option<Response<Bytes>>) {

@@ -5,8 +5,8 @@
 //! their deletion, and [`Cancel::finish`] makes the terminal move. [`Teardown::run`] makes all of these calls but the
 //! request. Any session may repeat each call, or all of them from the request on.
 //!
-//! Invariant: only [`Cancel::finish`] makes the terminal move: if the machine declares a `refund`, after the refund
-//! and after the caller has confirmed that the artifacts are deleted.
+//! Invariant: only [`Cancel::finish`] makes the terminal move. If the machine declares a `refund`, the move comes after
+//! the refund and after the caller has confirmed that the artifacts are deleted.
 
 mod amount;
 mod pending;
@@ -90,7 +90,7 @@ pub struct CleanupItem {
     pub item_id: String,
     /// The item's row of the items table.
     pub item: Json,
-    /// The number of the item's shard, set by a teardown worker over shards: items of two shards may have the same id.
+    /// The item's shard, set only by a teardown worker over shards. Items of different shards may have the same id.
     pub shard: Option<usize>,
 }
 

@@ -149,7 +149,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // After ten refunds that marked nothing, the items that remain are left to the next round.
+            // Returns with undecided items if ten refunds have marked nothing; the next round tries again.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

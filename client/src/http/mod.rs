@@ -114,7 +114,7 @@ impl Answer {
     }
 
     fn given(answer: &Response) -> Self {
-        // The code may be no HTTP status.
+        // A stored code need not be an HTTP status.
         let status = u16::try_from(answer.code)
             .ok()
             .filter(|code| (200..600).contains(code));

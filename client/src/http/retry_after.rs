@@ -29,7 +29,7 @@ fn since_epoch(date: &str) -> Option<Duration> {
     let [hour, minute, second] = *time.split(':').map(number).collect::<Option<Vec<_>>>()? else {
         return None;
     };
-    // If a year begins in March, a leap day is its last day.
+    // Years are counted from March, so that a leap day is a year's last day.
     let month = MONTHS.iter().position(|known| *known == month)? as u64;
     let year = number(year)?.checked_sub(month / 10)?;
     let leap_days = year / 4 - year / 100 + year / 400;

@@ -148,7 +148,7 @@ impl Lease {
         self.finish(exec, COMPLETE, answer).await
     }
 
-    /// Stores a failure as the final answer, which later claims replay, too, and emits the steps' `on_abort` events.
+    /// Stores a failure as the final answer, and emits the steps' `on_abort` events. Later claims replay the answer.
     ///
     /// # Errors
     /// As [`Lease::complete`].
@@ -156,8 +156,8 @@ impl Lease {
         self.finish(exec, ABORT, answer).await
     }
 
-    /// Releases the key after a failure that is worth a retry: the next claim after `retry_after` (`None`: any claim)
-    /// resumes the key. If `max_attempts` are used up, the key is parked instead.
+    /// Releases the key after a failure that is worth a retry. A claim resumes the key once `retry_after` has passed
+    /// (`None`: at once). If `max_attempts` are used up, the key is parked instead.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

@@ -80,9 +80,9 @@ impl Key {
         value(&only(self.rows(exec, DERIVE, &own).await?)?)
     }
 
-    /// Ends the lease as if its time were over now, for a dead holder; makes a released key due. The next claim resumes
-    /// the key, or parks it ([`OnExpiry::Park`], `max_attempts`). Until that claim a live holder may write. `false`: no
-    /// lease is alive, and the key does not wait for its retry.
+    /// Makes the lease of a dead holder expire now; makes a released key due. The next claim resumes the key, or parks
+    /// it ([`OnExpiry::Park`], `max_attempts`). Until that claim, a holder that is alive after all may write. `false`:
+    /// no lease was alive, and the key did not wait for its retry.
     ///
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.
@@ -101,7 +101,7 @@ impl Key {
     }
 
     /// Forgets the key, its answer and its steps; `false` if there was no such key. The next claim is a first claim,
-    /// and its attempt does everything again: for tests and for repairs by hand.
+    /// and its attempt does everything again. Use this for tests and for repairs by hand.
     ///
     /// # Errors
     /// `55006` while the key's lease is alive; `42501` as [`Key::expire`].

@@ -52,7 +52,7 @@ options! {
         gone_for: Duration,
         /// What happens to a key whose lease expired.
         on_expiry: OnExpiry,
-        /// The longest `retry_after` that a claim returns while another attempt has the lease.
+        /// Upper limit of the `retry_after` that a claim gets while another attempt has the lease.
         retry_after: Duration,
         /// How many attempts a key has before it is parked; `reset` removes the limit.
         max_attempts: i32,
@@ -146,7 +146,7 @@ impl Scope {
     }
 
     /// Takes up to `max` abandoned keys, for completers. A key whose first lease expired is not taken before a sweep.
-    /// Skips keys that are parked, locked or not due. A holder with live leases on taken keys gets only those keys.
+    /// Skips keys that are parked, locked or not due. If `holder` has live leases already, returns only their keys.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -44,7 +44,7 @@ pub enum Step {
 /// The answer of [`Lease::step_done`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnd {
-    /// Whether this call's end is recorded; `false` if another attempt, or a call with other arguments, was first.
+    /// `false` if another attempt, or a call with other arguments, has recorded the step's end before.
     pub recorded: bool,
     /// The recorded result.
     pub result: Option<Json>,
@@ -54,7 +54,7 @@ impl Lease {
     /// Records that a foreign call begins. Commit this record before you make the call.
     ///
     /// Repeated with the same token before [`Lease::step_done`], `step` gives the same answer, even after the foreign
-    /// call. Before a second foreign call in one attempt, ask the other side if it acted, even after [`Step::First`].
+    /// call. So before a second foreign call in one attempt, ask the other side if it acted: `step` does not show it.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -145,7 +145,7 @@ impl Lease {
         })
     }
 
-    /// Records that a foreign call ended, and its result. A result that is recorded already stays, and is returned.
+    /// Records that a foreign call ended, and its result. If the end is recorded already, returns the recorded result.
     ///
     /// # Errors
     /// As [`Lease::step`]; `ON006` also if an earlier transaction of this token has recorded the step's end.
@@ -197,7 +197,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// As [`Lease::step`]; `22023` also for a step that is done, or a version that is neither present nor previous.
+    /// As [`Lease::step`]; `22023` also for a step that is done, or any version but the present and the previous one.
     pub async fn rotate<E: Executor>(
         &self,
         exec: &E,

@@ -96,7 +96,7 @@ impl Machine {
         findings(exec, None).await
     }
 
-    /// Fails if no sweep covers a claim state of a machine that the caller may use. Call this when a service starts.
+    /// Fails if a machine that the caller may use has a claim state without a sweep. Call this when a service starts.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -112,7 +112,7 @@ impl Machine {
     /// ```
     ///
     /// # Errors
-    /// `ON004`, with the name of each claim state that no sweep covers, and of its machine.
+    /// `ON004`; the error names the claim states that no sweep covers, and their machines.
     pub async fn assert_covered<E: Executor>(exec: &E) -> Result<(), Error> {
         exec.query(ASSERT, &[]).await.map(drop)
     }

@@ -20,9 +20,9 @@ pub struct RecordedMove {
     pub from_status: String,
     /// The status after.
     pub to_status: String,
-    /// `transition`, `claim`, `finish`, `release`, `sweep`, `cancel`, or `by_hand` (other `UPDATE`s, guard on).
+    /// `transition`, `claim`, `finish`, `release`, `sweep`, `cancel`, or `by_hand` (an `UPDATE` with the guard on).
     pub how: String,
-    /// The requester of the call that made the move, or of the claim that the move ended.
+    /// The requester of the transition or claim; for a move that ended a claim, the requester of that claim.
     pub requester: Option<String>,
     /// The holder of the action's lease.
     pub holder: Option<String>,

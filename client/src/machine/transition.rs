@@ -79,7 +79,7 @@ impl Transition {
     setters! {
         /// Other columns of the row to set in the same UPDATE: a JSON object.
         patch: Json,
-        /// The requester: its steps without a claim state count as declared moves, too.
+        /// Also allows the moves of the steps that have no claim state for this requester.
         requester: impl Into<String>,
         /// Moves the row only if it is at this version.
         version: i64,

@@ -28,7 +28,7 @@ pub(crate) const KIND: &str = "error";
 /// An event, as it is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The token of the batch with which the event is leased.
+    /// The token of the event's batch.
     pub token: i64,
     /// The event's number.
     pub event_id: i64,
@@ -93,7 +93,7 @@ pub struct NackOptions {
 pub struct Nacked {
     /// The event's number.
     pub event_id: i64,
-    /// How many failed attempts at the event count so far.
+    /// How many failed attempts at the event have been counted so far.
     pub attempt: i32,
     /// When the event is due again; `None` while it waits for another event of its order key, or is dead.
     pub next_attempt_at: Option<SystemTime>,
@@ -129,7 +129,7 @@ impl NackOptions {
         Self::new().kind("released")
     }
 
-    /// No retry can help: the events are dead at once, but of each order key only the first; the others stay pending.
+    /// No retry can help: the events are dead at once, except later events of the same order key, which stay pending.
     pub fn never() -> Self {
         Self::new().kind("never")
     }
@@ -249,8 +249,8 @@ impl Batch {
     /// call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of the events with this token (with `None`: the last events of
-    /// the batch); `ON001` if the lease is lost, or one of the events left the batch otherwise.
+    /// `ON006` if an earlier transaction has acked one of the named events with this token or, with `None`, the last
+    /// events of the batch; `ON001` if the lease is lost, or one of the events left the batch in a nack.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -281,7 +281,7 @@ impl Batch {
     ///
     /// # Errors
     /// `ON006` if an earlier transaction has acked or nacked one of the events with this token; `ON001` if the lease is
-    /// lost, or one of the events left the batch otherwise; `22023` for a bad argument.
+    /// lost, or one of the events left the batch with an earlier event of its order key; `22023` for a bad argument.
     pub async fn nack<E: Executor>(
         &self,
         exec: &E,
@@ -299,8 +299,8 @@ impl Batch {
         rows.iter().map(Nacked::of_row).collect()
     }
 
-    /// Renews the lease from now, by `lease` (`None`: by the take's length, or else the subscriber's). Returns the time
-    /// that was granted: at most what is left of `max_lease_life`.
+    /// Renews the lease from now for `lease`; `None` stands for the lease that the take named or, if it named none, the
+    /// subscriber's. Returns the time that was granted: at most what is left of `max_lease_life`.
     ///
     /// # Errors
     /// `ON006` if this token has ended the batch; `ON001` if the lease is lost.

@@ -88,8 +88,8 @@ impl Topic {
     /// ```
     ///
     /// # Errors
-    /// `22023` for an unknown option, a bad value, or other `subscribers` than an existing topic has; for new
-    /// `lanes`, `55006` while events are pending, `55P03` while an emit is uncommitted; `42501` if the topic has another owner.
+    /// `22023` for an unknown option, a bad value or changed `subscribers`; for changed `lanes`, `55006` while events
+    /// are pending, `55P03` while an emit is uncommitted; `42501` if the topic has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
         let own = [(&options as _, Type::JSON)];

@@ -36,7 +36,7 @@ pub enum Acted {
         /// The row's version, where the machine has one.
         version: Option<i64>,
     },
-    /// A holder has the row, the row or its machine is locked, or a sweep must revert the row first: retry after this
+    /// The row or its machine is locked, a holder has the row, or a sweep must revert the row first: retry after this
     /// time.
     InProgress {
         /// The time to wait before asking again.

@@ -21,14 +21,14 @@ pub(super) struct Attempt<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
-    /// The least time until the key is due again after a failure; `None`: the failure's own time alone counts.
+    /// The least time until the key is due again after a failure; the failure's `retry_after` may be longer.
     pub(super) deferred: Option<Duration>,
 }
 
 pub(super) enum End {
     /// The request's outcome: ran, aborted, released, parked, or the lease is lost.
     Outcome(Outcome),
-    /// An earlier call with this token has finished the key, such as in a commit whose answer was lost.
+    /// The key was finished before with this token, for example in a commit whose answer was lost.
     Finished,
     /// The work failed with a retryable error, or repeated a committed write (`ON006`). The key is released; a new
     /// attempt goes on from the recovery point.

@@ -50,7 +50,7 @@ const UNTRANSLATABLE: &str = "22P05";
 
 const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 
-/// A longer wait is cut to one day: a `Retry-After` may be in the wrong unit, or a date by a wrong clock.
+/// A longer wait is cut to one day: a `Retry-After` may have the wrong unit, or a date from a clock that is wrong.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The runner of one request under its key; made by [`Key::run`].
@@ -100,9 +100,9 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         self
     }
 
-    /// How long to wait while another attempt has the request, instead of the answer [`Outcome::InProgress`] at once: a
-    /// duplicate then gets the first request's answer ([`Outcome::Replayed`]). If the first attempt fails in that time
-    /// and the key can be resumed, the request runs here.
+    /// How long to wait while another attempt has the request; by default the runner returns [`Outcome::InProgress`] at
+    /// once. A duplicate that waits gets the first request's answer ([`Outcome::Replayed`]). If the first attempt fails
+    /// in that time and the key can be resumed, the request runs here.
     ///
     /// The runner asks again within 10 ms, then less and less often, in the end every 250 to 500 ms. A poll during the
     /// other attempt writes nothing; between polls the runner holds no connection of a pool. If the database becomes
@@ -316,7 +316,7 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
     }
 }
 
-/// Calls `write` with a storable reason; with its ASCII form if the database's encoding lacks a character of it.
+/// Calls `write` with a storable reason. If the database's encoding lacks a character, calls it again with ASCII only.
 async fn saying<T, F: Future<Output = Result<T, Error>>>(
     backoff: &Backoff,
     lease: &impl Leased,

@@ -1,8 +1,8 @@
 //! Owns the completer: it finishes abandoned requests.
 //!
 //! Invariant: a completer takes no more keys than it has free handlers, so the work on each key begins immediately;
-//! over shards, one key of a shard that was unreachable may wait. A request that fails does not stop the others.
-//! Many completers may work in one scope at once: each key goes to one of them.
+//! only over shards, a key that is taken after a failed take may wait for a handler. A request that fails does not stop
+//! the others. Many completers may work in one scope at once: each key goes to one of them.
 
 mod request;
 mod words;
@@ -70,9 +70,9 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     ///   works like the request path: it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the
     ///   handler's result ends the key as in [`Runner::run`](crate::Runner::run).
     /// - After [`Failure::Retry`](crate::Failure), `Failure::Error` or a panic of the handler, the key is released with
-    ///   a backoff, unless `Retry` names a longer time. The backoff is half a second to a second after the first failure, and
-    ///   doubles each time, up to five minutes. A key that has used up the scope's `max_attempts` is parked. Other
-    ///   requests go on meanwhile.
+    ///   a backoff, unless `Retry` names a longer time. The backoff is half a second to a second after the first
+    ///   failure, and doubles each time, up to five minutes. A key that has used up the scope's `max_attempts` is
+    ///   parked. Other requests go on meanwhile.
     /// - When the [lease](Self::lease) is lost, the handler is stopped ([`Completion::LeaseLost`]).
     /// - A client that retries meanwhile gets `in_progress`, and later the answer as a replay.
     /// - When `shutdown` completes, running handlers may go on for the [`grace`](Self::grace) time; then they are
@@ -139,7 +139,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
             let holder = Uuid::new_v4().to_string();
             let (exec, lease) = (&shared.exec, self.pace.lease);
             let ask = || {
-                // A key for this loop's slot and for each free slot; over shards one key, as shards share the slots.
+                // One key for this loop's slot and one for each free slot; only one in all if shards share the slots.
                 let others = shared.slots.available_permits().min(LARGEST_TAKE - 1);
                 let free = 1 + shared.shard.map_or(others, |_| 0);
                 let free = i32::try_from(free).unwrap_or(i32::MAX);

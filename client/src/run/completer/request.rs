@@ -80,7 +80,7 @@ impl Completion {
                 Outcome::Aborted(_) => Self::Aborted,
                 Outcome::Released { error, retry_after } => Self::Released { error, retry_after },
                 Outcome::Parked { attempt } => Self::Parked { attempt },
-                // `LeaseLost`: no attempt ends in one of the remaining outcomes.
+                // Only `LeaseLost` remains: no attempt ends in another outcome.
                 _ => Self::LeaseLost,
             },
             Err(error) => Self::Unsettled(error),

@@ -44,7 +44,7 @@ pub enum JobOutcome {
     },
     /// The job was cancelled, and is torn down.
     Cancelled(Cancelled),
-    /// A holder has the row, the row or its machine is locked, or a sweep must revert the row first: retry later.
+    /// The row or its machine is locked, a holder has the row, or a sweep must revert the row first: retry later.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,

@@ -74,8 +74,8 @@ impl<P: Begin> JobRunner<'_, P> {
     /// - When the job fails, the row is released: the next claim goes on with the remaining items. A panic of any
     ///   method but [`Job::discard`] also releases the row; then the panic is resumed.
     ///
-    /// The job's methods run in the same task as the heartbeat: a method that blocks its thread for longer than two
-    /// thirds of the lease may lose it. If this future is dropped, a sweep reverts the row after the lease has expired.
+    /// The job's methods run in the heartbeat's task: if a method blocks its thread for longer than two thirds of the
+    /// lease, the lease may be lost. If this future is dropped, a sweep reverts the row after the lease has expired.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

@@ -1,8 +1,8 @@
 //! Owns the order of a batch: the events of one order key are a chain, and are handled one after another.
 //!
-//! Invariant: no event begins before the previous event of its order key is done, or after the worker was told to stop.
-//! Unless the lease is lost, each event of a chain is in exactly one [`Verdict`]; the verdict of an event that failed
-//! or is released lists the later events of the chain, too.
+//! Invariant: an event begins only when the previous event of its order key is done, and never after the worker was
+//! told to stop. Unless the lease is lost, each event of a chain is in exactly one [`Verdict`]; the verdict of an event
+//! that failed or is released lists the later events of the chain, too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) enum Verdict {
         /// The later events of the order key, which leave the batch with this event.
         behind: Vec<i64>,
     },
-    /// An event that was not begun, or was stopped, because the worker stops; and the later events of its order key.
+    /// The worker stops: an event that was not begun or not finished, and the later events of its order key.
     Released(Vec<i64>),
 }
 

@@ -62,8 +62,8 @@ pub enum Undelivered {
         kind: String,
         /// What went wrong.
         error: String,
-        /// How long to wait, instead of the subscriber's backoff, which may be longer; zero: at once; at most a day.
-        /// Short times use up `max_attempts` soon: ten answers with `Retry-After: 1` make an event dead in ten seconds.
+        /// How long to wait instead of the subscriber's backoff, at most a day; zero: at once. Short times use up
+        /// `max_attempts` soon: ten answers with `Retry-After: 1` make an event dead in ten seconds.
         after: Option<Duration>,
     },
     /// The event cannot be delivered now, for example because other work on its subject still runs. It is released and

@@ -1,8 +1,8 @@
 //! Owns the outbox worker: it takes batch after batch and gives each event to the handler, until it is told to stop.
 //!
 //! Invariant: the worker acks an event only after its handler has succeeded, and every event that is neither acked nor
-//! dead is delivered again. A worker takes more events of a shard only when no event of that shard waits for a free
-//! handler, so that other workers can take them.
+//! dead is delivered again. While an event of a shard waits for a free handler, the worker takes no more of that
+//! shard's events, but leaves them to other workers.
 
 mod batch;
 mod chain;
@@ -164,8 +164,8 @@ impl<P: Begin> OutboxWorker<P> {
         shared: &Arc<Shared<P, H>>,
         batches: &Tasks<Delivered>,
     ) -> Result<(), Error> {
-        // The lease's length is read once, for all takes and heartbeats. This query has an intake of its own: a standby
-        // answers it but refuses takes, and a worker whose first take is refused must end.
+        // The lease's length is read once, for all takes and heartbeats. This query has an intake of its own: in one
+        // intake with the takes, a standby's answer to the query would let the worker go on after a refused first take.
         let (pace, subscriber) = (&self.pace, &self.subscriber);
         let intake = || pace.intake(subscriber, shared.shard, &shared.stage);
         let ask = || subscriber.granted_lease(&shared.exec, pace.lease);

@@ -38,7 +38,7 @@ pub(super) struct Settle<'a, P, H> {
     counts: Delivered,
 }
 
-/// The point at which the transaction that nacks a failed event stopped.
+/// Where the transaction of a nack stopped.
 enum Stopped {
     /// Before its commit: nothing is written.
     Call(Error),
@@ -126,8 +126,8 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         Ok(())
     }
 
-    /// Ends events in one call; after ON006, because one of them was ended before, each event in a call of its own. A
-    /// nack of one event also ends the later events of its order key: `left` is the error that their calls then get.
+    /// Ends events in one call. ON006 means that one of them was ended before; then each event gets a call of its own.
+    /// A nack of one event also ends the later events of its order key: a call for one of these gets the error `left`.
     async fn end<'i, T, F, Fut>(&self, ids: Ids<'i>, left: Kind, call: F) -> Result<(), Error>
     where
         F: Fn(Ids<'i>) -> Fut,
@@ -271,8 +271,8 @@ impl Undelivered {
     }
 }
 
-/// A kind with which a nack counts a failed attempt: the server refuses `expired`, and a kind that is empty or too
-/// long; `released` counts no attempt, and after `never` the event is dead at once.
+/// A kind with which a nack counts a failed attempt: `kind`, cut to the longest length, or `error` if `kind` is empty
+/// or reserved (`released` counts no attempt, `never` makes the event dead at once, the server refuses `expired`).
 fn kind_of(kind: &str) -> String {
     let kept = cut(kind, LONGEST_KIND).filter(|kept| !RESERVED.contains(&kept.as_str()));
     kept.unwrap_or_else(|| KIND.to_owned())
