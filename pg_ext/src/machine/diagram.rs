@@ -9,8 +9,7 @@ use pgrx::pg_sys::Datum;
 use std::collections::BTreeSet;
 
 /// Words that mermaid does not accept as a state's name.
-const RESERVED: &str =
-    "as class classdef click default direction end hide href note of scale state statediagram style title";
+const RESERVED: &str = "as class classdef click default direction end hide href note of scale state statediagram style title";
 
 /// `once.machine_diagram`.
 pub fn machine_diagram(call: &Call) -> Result<Datum> {
