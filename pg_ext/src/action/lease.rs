@@ -53,23 +53,15 @@ const REMEMBERED_TOKENS: usize = 8;
 table::columns!(LeaseCol);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum LeaseState {
-    Held,
-    Finished,
-    Released,
-    Swept,
+    Held = b'h',
+    Finished = b'f',
+    Released = b'l',
+    Swept = b's',
 }
 
 impl LeaseState {
-    fn code(self) -> u8 {
-        match self {
-            LeaseState::Held => b'h',
-            LeaseState::Finished => b'f',
-            LeaseState::Released => b'l',
-            LeaseState::Swept => b's',
-        }
-    }
-
     fn from_code(code: u8) -> LeaseState {
         match code {
             b'f' => LeaseState::Finished,
@@ -132,7 +124,7 @@ impl Lease {
     }
 
     pub fn put_state(&mut self, state: LeaseState) {
-        self.put(LeaseCol::LeaseState, Some(Datum::from(state.code())));
+        self.put(LeaseCol::LeaseState, Some(Datum::from(state as u8)));
     }
 
     /// The lease's key, a hash of the machine and the row's id.
