@@ -1,7 +1,7 @@
 //! The `once.*` settings.
 
 use crate::clock;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use pgrx::pg_sys;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
@@ -25,8 +25,7 @@ pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T>
 }
 
 fn with_lock_timeout<T>(ms: i32, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let timeout =
-        CString::new(ms.to_string()).map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+    let timeout = CString::new(ms.to_string()).map_err(Error::internal)?;
     under(&[(c"lock_timeout", &timeout)], work)
 }
 

@@ -1,7 +1,7 @@
 //! The series of events that this incarnation writes. A transaction id is valid only in the incarnation that assigned
 //! it. So a restored database begins a new series, and all events of the older series count as committed.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::incarnation;
 use crate::spi::{self, Kept};
 use crate::table::{self, Name, Recalled, Slot, Snapshot, Table};
@@ -67,6 +67,5 @@ pub fn current() -> Result<i32> {
         spi::query_latest(&BEGIN, &[Some(Datum::from(incarnation::present()?))])?;
         table::tell_all(&[TABLE])?;
     }
-    find(&Snapshot::latest())?
-        .ok_or_else(|| Error::new(Kind::Internal, "the outbox's series could not begin"))
+    find(&Snapshot::latest())?.ok_or_else(|| Error::internal("the outbox's series could not begin"))
 }

@@ -8,7 +8,7 @@
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
 use crate::caller;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::options::{Given, Member};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
@@ -180,7 +180,7 @@ pub fn all_options(subscriber: &Subscriber) -> Result<Datum> {
             Some(Datum::from(subscriber.paused)),
         ],
     )?;
-    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
+    spi::first(&rows).ok_or_else(|| Error::internal("a subscriber without options"))
 }
 
 /// `once.subscriber_drop`. Waits for open takes, acks and nacks of the subscriber, and open emits of delayed events.
