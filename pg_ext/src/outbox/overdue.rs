@@ -4,7 +4,6 @@
 //! An expiry counts a failed attempt if the batch had only one event. In a larger batch any event may have killed the
 //! worker, so no attempt is counted. Every event put back becomes a suspect: a take hands it out alone.
 
-use super::backoff;
 use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, HeldEvent, Leaving, Reason};
 use super::nack::EXPIRED;
@@ -82,7 +81,7 @@ fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         suspect: true,
         ..event
     };
-    let failed = |event| backoff::failed(sub, suspect(event), None, now);
+    let failed = |event| leave::failed(sub, suspect(event), None, now);
     events.into_iter().map(failed).collect()
 }
 
