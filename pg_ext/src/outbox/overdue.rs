@@ -8,11 +8,42 @@ use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, HeldEvent, Leaving, Reason};
 use super::nack::EXPIRED;
 use super::receipt::{self, Ledger, ReceiptKind};
-use super::topic::Subscriber;
+use super::topic::{self, Subscriber};
 use crate::clock;
 use crate::error::Result;
+use crate::subxact;
+use crate::swept::Swept;
 use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use std::collections::{BTreeSet, HashSet};
+
+/// The task outbox_requeue. Puts back expired batches until at least `max` events are put back. One subscriber's failure
+/// does not end the task.
+pub fn requeue(max: i64) -> Result<Swept> {
+    let now = clock::now_us()?;
+    let mut all = Swept::default();
+    for sub in topic::all_subscribers()? {
+        let tokens = overdue_tokens(&sub, now)?;
+        if tokens.is_empty() {
+            continue;
+        }
+        let left = max - all.done;
+        if left <= 0 {
+            all.more = true;
+            break;
+        }
+        match subxact::attempt_briefly(|| put_back(&sub, &tokens, left as usize))? {
+            Ok(done) => {
+                all.done += done.events;
+                all.more |= done.more;
+            }
+            Err(failure) => {
+                let said = format!("{}: {}", sub.shown(), failure.message);
+                all.add(Swept::failure(1, &said));
+            }
+        }
+    }
+    Ok(all)
+}
 
 #[derive(Default)]
 pub struct PutBack {
