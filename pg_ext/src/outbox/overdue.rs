@@ -22,7 +22,10 @@ pub fn requeue(max: i64) -> Result<Swept> {
     let now = clock::now_us()?;
     let mut all = Swept::default();
     for sub in topic::all_subscribers()? {
-        let tokens = overdue_tokens(&sub, now)?;
+        let tokens: Vec<i64> = overdue_batches(&sub, now)?
+            .into_iter()
+            .map(|(token, _)| token)
+            .collect();
         if tokens.is_empty() {
             continue;
         }
@@ -136,9 +139,9 @@ fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         .collect()
 }
 
-/// Tokens of open batches whose lease ends by `now`. The last part of a lane lists the batches that may be open.
-/// A subscriber that has never taken an event costs one probe.
-pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
+/// Token and lease_until of each open batch whose lease ends by `now`. The last part of a lane lists the batches that
+/// may be open. A subscriber that has never taken an event costs one probe.
+pub fn overdue_batches(sub: &Subscriber, now: i64) -> Result<Vec<(i64, i64)>> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_read(batch::TABLE)?;
     let mut tokens = BTreeSet::new();
@@ -154,7 +157,7 @@ pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
         }
         let found = Batch::find_under(sub.id, token, snapshot)?;
         let is_late = |b: &Batch| !b.ids().is_empty() && b.lease_until() <= now;
-        overdue.extend(found.filter(is_late).map(|_| token));
+        overdue.extend(found.filter(is_late).map(|b| (token, b.lease_until())));
     }
     Ok(overdue)
 }
