@@ -32,28 +32,28 @@ static GO_ON: Kept = Kept::new(
     &[],
 );
 
+/// The last series, and whether this incarnation began it.
+fn last(snapshot: &Snapshot) -> Result<Option<(i32, bool)>> {
+    let table = Table::to_read(TABLE)?;
+    let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
+    let number = |slot: &Slot, i| slot.column(i).map_or(0, |d: Datum| d.value() as i64);
+    let present = incarnation::present()?;
+    Ok(last.map(|slot| (number(&slot, 1) as i32, number(&slot, 2) == present)))
+}
+
 /// The last series, if this incarnation began it. None if another incarnation has begun a later one: lanes may already
 /// be read in the later series.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
-    let table = Table::to_read(TABLE)?;
-    let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
-    let number = |slot: &Slot, i| slot.column(i).map(|d: Datum| d.value() as i64);
-    let present = incarnation::present()?;
-    let ours = last.filter(|slot| number(slot, 2) == Some(present));
-    Ok(ours.and_then(|slot| number(&slot, 1)).map(|n| n as i32))
+    Ok(last(snapshot)?.and_then(|(series, ours)| ours.then_some(series)))
 }
 
 /// The series of this incarnation, or the series that [`current`] would begin; writes nothing.
 pub fn present(snapshot: &Snapshot) -> Result<i32> {
-    if let Some(series) = find(snapshot)? {
-        return Ok(series);
-    }
-    let table = Table::to_read(TABLE)?;
-    let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
-    Ok(last
-        .and_then(|slot| slot.column(1))
-        .map_or(0, |d| d.value() as i32)
-        + 1)
+    Ok(match last(snapshot)? {
+        Some((series, true)) => series,
+        Some((series, false)) => series + 1,
+        None => 1,
+    })
 }
 
 /// The series of this incarnation; the first call begins it.
