@@ -131,7 +131,7 @@ fn is_blank(segment: usize) -> Result<bool> {
 pub fn mark_drained(segment: usize) -> Result<()> {
     // While an open snapshot does not see this transaction's commit, the horizon is at most this transaction's id. The
     // drained_xid is larger.
-    table::assign_xid();
+    table::own_xid();
     mark(segment, Some(table::next_xid()))
 }
 
