@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::incarnation;
 use crate::spi::{self, Kept};
 use crate::table::{self, Name, Recalled, Slot, Snapshot, Table};
-use crate::trylock::{self, wait_exclusive};
+use crate::trylock::{self, TryLock};
 use pgrx::pg_sys::{Datum, INT8OID};
 
 const TABLE: Name = c"series";
@@ -61,7 +61,7 @@ pub fn current() -> Result<i32> {
     if let Some(series) = *PRESENT.get(b"", || find(&Snapshot::latest()))? {
         return Ok(series);
     }
-    wait_exclusive(trylock::OUTBOX_SERIES);
+    TryLock::wait(trylock::OUTBOX_SERIES).keep();
     if find(&Snapshot::latest())?.is_none() {
         spi::query_latest(&GO_ON, &[])?;
         spi::query_latest(&BEGIN, &[Some(Datum::from(incarnation::present()?))])?;

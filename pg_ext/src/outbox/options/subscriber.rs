@@ -17,7 +17,7 @@ use crate::outbox::topic::{SUBSCRIBERS, Subscriber, TOPICS, Topic};
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, Table};
-use crate::trylock::wait_exclusive;
+use crate::trylock::TryLock;
 use pgrx::pg_sys::{BOOLOID, Datum, INT4OID, INT8OID, JSONBOID, TEXTOID};
 
 const FIND: &std::ffi::CStr = c"
@@ -190,7 +190,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     // The subscriber may have been dropped while this call waited for the topic.
     let subscriber = Subscriber::named_in(call)?;
     for lane in subscriber.lanes() {
-        wait_exclusive(lock_of(&subscriber, lane));
+        TryLock::wait(lock_of(&subscriber, lane)).keep();
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;
