@@ -287,7 +287,7 @@ fn execute(
         })
     })?;
     match result >= 0 {
-        true => Ok(rows()),
+        true => Ok(result_rows(copied_value)),
         false => Err(Error::internal(format!("SPI_execute_plan: {result}"))),
     }
 }
@@ -300,11 +300,6 @@ pub fn catch_races<T>(row: &str, work: impl FnOnce() -> Result<T>) -> Result<T> 
             |_| Err(Error::retry_transaction(row)),
         )
         .execute()
-}
-
-/// The rows of the last statement, copied out of SPI's memory.
-fn rows() -> Vec<Row> {
-    result_rows(copied_value)
 }
 
 type ReadValue = unsafe fn(pg_sys::HeapTuple, pg_sys::TupleDesc, i32) -> Option<Datum>;
