@@ -30,7 +30,6 @@ pub(crate) use record::columns;
 pub use record::{ColumnNumber, Record};
 pub use sequence::Sequence;
 pub use snapshot::{Snapshot, above_read_committed, next_xid, own_xid, own_xid_if_any};
-pub use user::Triggers;
 pub use watch::{Watch, tell_all};
 pub use whole::{has_no_writers, horizon, lock_against_writers, lock_exclusively};
 pub use write::{Wait, WriteOutcome, ensure_writable, is_writable};
