@@ -128,11 +128,19 @@ pub fn fake_now() -> Result<Option<i64>> {
 
 /// Runs `work` under these settings. After a failure, the end of the (sub)transaction resets them.
 pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // SAFETY: the settings are set at a level of their own, which ends below.
-    let level = unsafe { pg_sys::NewGUCNestLevel() };
-    for (name, value) in settings {
-        // SAFETY: a setting of the server and a valid value of it; the user may lack the right to change it.
-        unsafe {
+    let level = begin_level(settings);
+    let result = work()?;
+    // SAFETY: the level begun above.
+    unsafe { pg_sys::AtEOXact_GUC(true, level) };
+    Ok(result)
+}
+
+/// Sets these settings at a level of their own, which the caller ends with AtEOXact_GUC.
+pub fn begin_level(settings: &[(&CStr, &CStr)]) -> i32 {
+    // SAFETY: settings of the server and valid values of them; the user may lack the right to change them.
+    unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        for (name, value) in settings {
             pg_sys::set_config_option(
                 name.as_ptr(),
                 value.as_ptr(),
@@ -144,11 +152,8 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
                 false,
             );
         }
+        level
     }
-    let result = work()?;
-    // SAFETY: the level begun above.
-    unsafe { pg_sys::AtEOXact_GUC(true, level) };
-    Ok(result)
 }
 
 /// Runs `work` so that its statements read rows by index and in index order, whatever size the tables had at planning.
