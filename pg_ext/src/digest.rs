@@ -4,17 +4,12 @@ use sha2::{Digest, Sha256};
 
 /// The first 16 bytes of a digest.
 pub fn first_16(digest: &[u8]) -> [u8; 16] {
-    let mut first = [0; 16];
-    for (to, from) in first.iter_mut().zip(digest) {
-        *to = *from;
-    }
-    first
+    digest.first_chunk().copied().unwrap_or_default()
 }
 
 /// The first 8 bytes of a digest as a number.
 pub fn first_64_bits(digest: &[u8]) -> u64 {
-    let first = digest.iter().take(8);
-    first.fold(0, |number, byte| number << 8 | u64::from(*byte))
+    u64::from_be_bytes(digest.first_chunk().copied().unwrap_or_default())
 }
 
 /// Two lowercase digits for each byte.

@@ -87,6 +87,11 @@ impl Error {
         self
     }
 
+    /// XX000: the server or a stored row is not as it should be.
+    pub fn internal(message: impl std::fmt::Display) -> Error {
+        Error::new(Kind::Internal, message.to_string())
+    }
+
     /// 22023, naming the argument first.
     pub fn bad_argument(name: &str, problem: impl AsRef<str>, hint: impl Into<String>) -> Error {
         Error::new(

@@ -58,10 +58,7 @@ pub fn incarnation_renew(call: &Call) -> Result<Datum> {
     let mut number = [0u8; 8];
     // SAFETY: fills the eight bytes.
     if !unsafe { pg_sys::pg_strong_random(number.as_mut_ptr().cast(), number.len()) } {
-        return Err(Error::new(
-            Kind::Internal,
-            "the server has no random numbers",
-        ));
+        return Err(Error::internal("the server has no random numbers"));
     }
     // Not negative, so that the body is digits only.
     let number = i64::from_ne_bytes(number) & i64::MAX;

@@ -4,7 +4,7 @@
 //! The server checked the text when it became `json`, so this file only finds the parts. All structural bytes are
 //! ASCII, and no server encoding has ASCII bytes inside another character.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::row;
 use pgrx::pg_sys::{self, Datum};
 use std::borrow::Cow;
@@ -105,7 +105,7 @@ pub fn elements(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
 
 /// A json text as jsonb, by the server's own input function: of repeated members the last one counts.
 pub fn to_jsonb(json: &[u8]) -> Result<Datum> {
-    let broken = || Error::new(Kind::Internal, "a json text that jsonb cannot read");
+    let broken = || Error::internal("a json text that jsonb cannot read");
     let text = CString::new(json).map_err(|_| broken())?;
     // SAFETY: the input function of jsonb takes a C string.
     let jsonb = unsafe {

@@ -4,8 +4,7 @@
 //! A revoke removes the rights that no other granted kind gives. The revoke of a role's last kind also removes USAGE on
 //! the schema. A grant is never part of the extension (see [`OfTheUser`]).
 
-use crate::call::Call;
-use crate::call::{shown, varlena};
+use crate::call::{Call, shown, varlena};
 use crate::caller;
 use crate::error::{Error, Kind, Result};
 use crate::incarnation;

@@ -1,7 +1,7 @@
 //! The `once.*` settings.
 
 use crate::clock;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use pgrx::pg_sys;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::{CStr, CString};
@@ -25,8 +25,7 @@ pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T>
 }
 
 fn with_lock_timeout<T>(ms: i32, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let timeout =
-        CString::new(ms.to_string()).map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+    let timeout = CString::new(ms.to_string()).map_err(Error::internal)?;
     under(&[(c"lock_timeout", &timeout)], work)
 }
 
@@ -129,11 +128,19 @@ pub fn fake_now() -> Result<Option<i64>> {
 
 /// Runs `work` under these settings. After a failure, the end of the (sub)transaction resets them.
 pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // SAFETY: the settings are set at a level of their own, which ends below.
-    let level = unsafe { pg_sys::NewGUCNestLevel() };
-    for (name, value) in settings {
-        // SAFETY: a setting of the server and a valid value of it; the user may lack the right to change it.
-        unsafe {
+    let level = begin_level(settings);
+    let result = work()?;
+    // SAFETY: the level begun above.
+    unsafe { pg_sys::AtEOXact_GUC(true, level) };
+    Ok(result)
+}
+
+/// Sets these settings at a level of their own, which the caller ends with AtEOXact_GUC.
+pub fn begin_level(settings: &[(&CStr, &CStr)]) -> i32 {
+    // SAFETY: settings of the server and valid values of them; the user may lack the right to change them.
+    unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        for (name, value) in settings {
             pg_sys::set_config_option(
                 name.as_ptr(),
                 value.as_ptr(),
@@ -145,11 +152,8 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
                 false,
             );
         }
+        level
     }
-    let result = work()?;
-    // SAFETY: the level begun above.
-    unsafe { pg_sys::AtEOXact_GUC(true, level) };
-    Ok(result)
 }
 
 /// Runs `work` so that its statements read rows by index and in index order, whatever size the tables had at planning.

@@ -41,6 +41,11 @@ impl TryLock {
         TryLock::wait_for(hash, pg_sys::ExclusiveLock as i32)
     }
 
+    /// Waits for a shared lock until no other session holds the exclusive lock; lock_timeout bounds the wait.
+    pub fn wait_shared(hash: u64) -> TryLock {
+        TryLock::wait_for(hash, pg_sys::ShareLock as i32)
+    }
+
     fn wait_for(hash: u64, mode: i32) -> TryLock {
         let tag = tag(hash);
         // SAFETY: the tag is plain data; lock_timeout bounds the wait.
@@ -59,17 +64,6 @@ impl TryLock {
     pub fn keep(self) {
         std::mem::forget(self);
     }
-}
-
-/// Waits until nobody else holds the lock exclusively, then holds it shared until the transaction ends.
-pub fn wait_shared(hash: u64) {
-    TryLock::wait_for(hash, pg_sys::ShareLock as i32).keep();
-}
-
-/// Waits until nobody else holds the lock, then holds it until the transaction ends. For rare paths only; lock_timeout
-/// bounds the wait.
-pub fn wait_exclusive(hash: u64) {
-    TryLock::wait(hash).keep();
 }
 
 /// Calls `wait`, which takes a lock of any kind; answers `late` if lock_timeout ends the wait (55P03).

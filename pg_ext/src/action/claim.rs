@@ -275,7 +275,7 @@ impl ActionClaim<'_> {
 }
 
 fn claimed(lease: &Lease, seen: &RowSeen, now: i64) -> Datum {
-    shape_row([
+    SHAPE.row(&[
         Some(row::text(b"claimed")),
         lease.raw(LeaseCol::Token),
         seen.status,
@@ -289,7 +289,7 @@ fn claimed(lease: &Lease, seen: &RowSeen, now: i64) -> Datum {
 fn in_progress(seen: Option<&RowSeen>, lease_left_us: Option<i64>) -> Datum {
     let most = settings::retry_after_us();
     let retry = settings::retry_within(lease_left_us.unwrap_or(i64::MAX), most);
-    shape_row([
+    SHAPE.row(&[
         Some(row::text(b"in_progress")),
         None,
         seen.and_then(|s| s.status),
@@ -300,7 +300,7 @@ fn in_progress(seen: Option<&RowSeen>, lease_left_us: Option<i64>) -> Datum {
 }
 
 fn answer(outcome: &[u8], seen: Option<&RowSeen>) -> Datum {
-    shape_row([
+    SHAPE.row(&[
         Some(row::text(outcome)),
         None,
         seen.and_then(|s| s.status),
@@ -308,8 +308,4 @@ fn answer(outcome: &[u8], seen: Option<&RowSeen>) -> Datum {
         None,
         None,
     ])
-}
-
-fn shape_row(values: [Option<Datum>; 6]) -> Datum {
-    SHAPE.row(&values)
 }

@@ -2,7 +2,7 @@
 
 use crate::call::{from_utf8, shown};
 use crate::clock;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::row;
@@ -53,23 +53,15 @@ const REMEMBERED_TOKENS: usize = 8;
 table::columns!(LeaseCol);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum LeaseState {
-    Held,
-    Finished,
-    Released,
-    Swept,
+    Held = b'h',
+    Finished = b'f',
+    Released = b'l',
+    Swept = b's',
 }
 
 impl LeaseState {
-    fn code(self) -> u8 {
-        match self {
-            LeaseState::Held => b'h',
-            LeaseState::Finished => b'f',
-            LeaseState::Released => b'l',
-            LeaseState::Swept => b's',
-        }
-    }
-
     fn from_code(code: u8) -> LeaseState {
         match code {
             b'f' => LeaseState::Finished,
@@ -91,18 +83,7 @@ impl Lease {
         id: &RowId,
         snapshot: &Snapshot,
     ) -> Result<Option<Lease>> {
-        Lease::find_by_key(table, &id.key(machine.name()), snapshot)?
-            .map(
-                |lease| match lease.bytes(LeaseCol::RowId) == Some(&id.text) {
-                    true => Ok(lease),
-                    // The key is a hash: if two rows ever share a key, the call fails.
-                    false => Err(Error::new(
-                        Kind::Internal,
-                        format!("{} has the lease of another row", machine.row_named(id)),
-                    )),
-                },
-            )
-            .transpose()
+        Lease::find_by_key(table, &id.key(machine.name()), snapshot)
     }
 
     pub fn find_by_key(
@@ -132,7 +113,7 @@ impl Lease {
     }
 
     pub fn put_state(&mut self, state: LeaseState) {
-        self.put(LeaseCol::LeaseState, Some(Datum::from(state.code())));
+        self.put(LeaseCol::LeaseState, Some(Datum::from(state as u8)));
     }
 
     /// The lease's key, a hash of the machine and the row's id.

@@ -5,7 +5,7 @@ use super::numeric;
 use crate::call::from_utf8;
 use crate::caller;
 use crate::clock;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::row;
@@ -73,7 +73,7 @@ impl Teardown {
         }
         // Reads the row again, because an update needs its tid.
         Teardown::any(&table, machine, id, &Snapshot::latest())?
-            .ok_or_else(|| Error::new(Kind::Internal, "a teardown that was just begun is gone"))
+            .ok_or_else(|| Error::internal("a teardown that was just begun is gone"))
     }
 
     /// Writes the changed row back.

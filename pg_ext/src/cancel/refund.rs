@@ -210,7 +210,7 @@ fn mark_and_credit(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<Ma
     drop(permit);
     let row = machine
         .one(&rows)?
-        .ok_or_else(|| Error::new(Kind::Internal, "a refund without a result"))?;
+        .ok_or_else(|| Error::internal("a refund without a result"))?;
     let number = |i: usize| column(row, i).map_or(0, |d| d.value() as i64);
     if let Some(item) = column(row, 2) {
         return Err(Error::new(

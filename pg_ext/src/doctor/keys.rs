@@ -5,6 +5,7 @@ use crate::call::shown;
 use crate::error::Result;
 use crate::key::record::{BY_LOOK, Col, KeyRow, TABLE as KEYS};
 use crate::key::scopes::{ScopeNames, first_names};
+use crate::machine::sql::literal;
 use crate::metrics::leases::KeyLeases;
 use crate::shard;
 use crate::table::{ScanStep, Snapshot, Table};
@@ -116,7 +117,7 @@ pub fn foreign(report: &Report) -> Result<()> {
         let row = KeyRow::borrow(slot);
         let text = |col| row.bytes(col).unwrap_or_default();
         looked += 1;
-        foreign += usize::from(!shard::is_home(text(Col::Scope), text(Col::Key))?);
+        foreign += usize::from(shard::ensure_home(text(Col::Scope), text(Col::Key)).is_err());
     }
     if foreign > 0 {
         report.add(
@@ -127,8 +128,4 @@ pub fn foreign(report: &Report) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }

@@ -302,8 +302,7 @@ fn ensure_teardowns_fit(present: &StoredMachine, valid: &Valid) -> Result<()> {
 }
 
 fn store(valid: &Valid, present: Option<&StoredMachine>) -> Result<()> {
-    let damaged = |e: serde_json::Error| Error::new(Kind::Internal, e.to_string());
-    let definition = serde_json::to_string(&valid.definition).map_err(damaged)?;
+    let definition = serde_json::to_string(&valid.definition).map_err(Error::internal)?;
     let name = row::text(&from_utf8(&valid.definition.machine));
     let revision = present
         .map_or(0, |p| p.revision() + 1)

@@ -12,8 +12,7 @@ use crate::machine::id::RowId;
 use crate::machine::model::Machine;
 use crate::machine::permit::{self, Doing};
 use crate::machine::statement::{self, NO};
-use crate::spi::SwitchedUser;
-use crate::spi::column;
+use crate::spi::{SwitchedUser, column};
 use pgrx::pg_sys::{Datum, Oid};
 use std::rc::Rc;
 

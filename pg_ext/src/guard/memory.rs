@@ -22,7 +22,7 @@ impl<T> RememberedTable<T> {
     fn is_of(&self, event: &RowEvent) -> bool {
         self.trigger == event.trigger()
             && self.relation == event.relation()
-            && self.changes == changes::of_tables()
+            && self.changes == changes::TABLES.count()
     }
 }
 
@@ -37,7 +37,7 @@ impl<T> TableMemory<T> {
             return Ok(last.guarded.clone());
         }
         // If an invalidation comes during the look-up, the next row looks up the columns again.
-        let changes = changes::watch_guarded(event.relation());
+        let changes = changes::TABLES.add([event.relation()]);
         let guarded = Rc::new(look_up()?);
         *self.0.borrow_mut() = Some(RememberedTable {
             trigger: event.trigger(),

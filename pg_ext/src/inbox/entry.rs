@@ -36,23 +36,15 @@ table::columns!(Col);
 pub type InboxRow = table::Record<Col, 7>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Status {
-    Message,
-    Acted,
-    Compensated,
-    Skipped,
+    Message = b'm',
+    Acted = b'a',
+    Compensated = b'c',
+    Skipped = b's',
 }
 
 impl Status {
-    fn code(self) -> u8 {
-        match self {
-            Status::Message => b'm',
-            Status::Acted => b'a',
-            Status::Compensated => b'c',
-            Status::Skipped => b's',
-        }
-    }
-
     fn from_code(code: u8) -> Status {
         match code {
             b'm' => Status::Message,
@@ -69,7 +61,7 @@ impl InboxRow {
     }
 
     pub fn put_status(&mut self, status: Status) {
-        self.put(Col::Status, Some(Datum::from(status.code())));
+        self.put(Col::Status, Some(Datum::from(status as u8)));
     }
 }
 

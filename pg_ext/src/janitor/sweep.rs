@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::key::abandon::key_abandon;
 use crate::machine::history;
 use crate::machine::stored::StoredMachine;
-use crate::outbox::{requeue, retire};
+use crate::outbox::{overdue, retire};
 use crate::row::{self, Rows};
 use crate::settings;
 use crate::subxact;
@@ -57,7 +57,7 @@ fn attempted(task: Task, max: i64, only: Option<&[u8]>) -> Result<Option<Swept>>
         Task::KeyAbandon => key_abandon(max),
         Task::KeyReap => reap::DELETE_KEYS.run(max, &[DAY_US]).map(Some),
         Task::KeyTombstone => reap::EMPTY_LARGE_KEYS.run(max, &[DAY_US]).map(Some),
-        Task::OutboxRequeue => requeue::requeue_overdue(max).map(Some),
+        Task::OutboxRequeue => overdue::requeue(max).map(Some),
         Task::InboxReap => reap::INBOX.run(max, &[]).map(Some),
         Task::DedupeReap => reap::DEDUPE.run(max, &[]).map(Some),
         Task::DeadReap => reap::DEAD.run(max, &[]).map(Some),

@@ -2,7 +2,6 @@
 
 use crate::call::shown;
 use crate::error::{Error, Result};
-use crate::outbox::{requeue, retire};
 use crate::swept::ACTION_RELEASE;
 use crate::table::Name;
 
@@ -54,12 +53,12 @@ impl Task {
             Task::KeyAbandon => "key_abandon",
             Task::KeyReap => "key_reap",
             Task::KeyTombstone => "key_tombstone",
-            Task::OutboxRequeue => requeue::TASK,
+            Task::OutboxRequeue => "outbox_requeue",
             Task::InboxReap => "inbox_reap",
             Task::DedupeReap => "dedupe_reap",
             Task::DeadReap => "dead_reap",
             Task::HistoryReap => "history_reap",
-            Task::OutboxRetire => retire::TASK,
+            Task::OutboxRetire => "outbox_retire",
         }
     }
 

@@ -102,6 +102,11 @@ impl<'a> NamedKey<'a> {
         }
     }
 
+    /// ON001 for a key without a row.
+    pub fn missing(&self) -> Error {
+        self.lost("There is no such key: never claimed, forgotten or reaped.")
+    }
+
     pub fn lost(&self, why: impl Into<String>) -> Error {
         Error::new(
             Kind::LeaseLost,
@@ -134,9 +139,7 @@ impl<'a> FencedKey<'a> {
     ) -> Result<T> {
         self.named.change(|row, now| {
             let Some(row) = row else {
-                return Err(self
-                    .named
-                    .lost("There is no such key: never claimed, forgotten or reaped."));
+                return Err(self.named.missing());
             };
             if row.i64(Col::Token) == self.token
                 && row.status() != KeyStatus::Running

@@ -2,7 +2,7 @@
 
 use super::{canonical, jsonb};
 use crate::call::{to_utf8, varlena};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::json;
 use pgrx::pg_sys::Datum;
 use sha2::{Digest, Sha256};
@@ -40,12 +40,8 @@ pub fn of_json(text: &[u8]) -> Result<[u8; 33]> {
     if canonical::canonical(text, to_utf8, &mut |bytes| hash.update(bytes)).is_none() {
         hash = Sha256::new();
         let jsonb = varlena(json::to_jsonb(text)?);
-        jsonb::canonical(jsonb, to_utf8, &mut |bytes| hash.update(bytes)).ok_or_else(|| {
-            Error::new(
-                Kind::Internal,
-                "argument \"request\" has an unknown jsonb layout",
-            )
-        })?;
+        jsonb::canonical(jsonb, to_utf8, &mut |bytes| hash.update(bytes))
+            .ok_or_else(|| Error::internal("argument \"request\" has an unknown jsonb layout"))?;
     }
     Ok(with_scheme(CANONICAL_JSONB, hash.finalize().as_slice()))
 }

@@ -40,10 +40,7 @@ pub fn key_advance(call: &Call) -> Result<Datum> {
                 row.put(Col::State, state);
             }
             row.put_advanced(Advanced::Now);
-            Ok((
-                KeyChange::Write,
-                renew(row, &fenced.named.options, lease, now)?,
-            ))
+            renew(row, &fenced.named.options, lease, now)
         },
     )?;
     Ok(clock::interval_datum(left.max(0)))
@@ -66,19 +63,19 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     let lease = call.interval(3, "lease")?;
     let left = fenced.change(
         |_| None,
-        |row, now| {
-            Ok((
-                KeyChange::Write,
-                renew(row, &fenced.named.options, lease, now)?,
-            ))
-        },
+        |row, now| renew(row, &fenced.named.options, lease, now),
     )?;
     Ok(clock::interval_datum(left.max(0)))
 }
 
 /// Renews the lease from now, never past the claim's time plus max_lease_life. If `lease` is None, the lease becomes
-/// shorter only where max_lease_life was lowered. Returns the time left.
-fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64) -> Result<i64> {
+/// shorter only where max_lease_life was lowered. Answers that the row is to be stored, and the time left.
+fn renew(
+    row: &mut KeyRow,
+    options: &ScopeOptions,
+    lease: Option<i64>,
+    now: i64,
+) -> Result<(KeyChange, i64)> {
     let last = row
         .i64(Col::ClaimedAt)
         .saturating_add(options.max_lease_life_us);
@@ -88,7 +85,7 @@ fn renew(row: &mut KeyRow, options: &ScopeOptions, lease: Option<i64>, now: i64)
     }
     .min(last);
     put_lease(row, until)?;
-    Ok(until - now)
+    Ok((KeyChange::Write, until - now))
 }
 
 /// Sets the end of the lease; also look_at, if the key is pending or the end is before look_at.

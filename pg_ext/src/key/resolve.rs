@@ -64,8 +64,7 @@ pub fn key_resolve(call: &Call) -> Result<Datum> {
     let verdict = KeyVerdict::from_call(call)?;
     let emits = key.change(|row, now| {
         let Some(row) = row else {
-            let why = "There is no such key: never claimed, forgotten or reaped.";
-            return Err(key.lost(why).hint(SHOWN));
+            return Err(key.missing().hint(SHOWN));
         };
         if row.raw(Col::ResolvedAttempt).is_some() && row.i32(Col::ResolvedAttempt) == attempt {
             return ensure_repeated(&key, row, &verdict, attempt)

@@ -8,7 +8,7 @@ use super::record::{self, KeyRow};
 use crate::call::{Call, SCOPE_MAX, texts, varlena};
 use crate::caller::{self, Owner};
 use crate::clock::{self, DAY_US};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::incarnation;
 use crate::options::{Given, Member};
 use crate::row;
@@ -272,7 +272,7 @@ pub fn all_options(scope: &[u8]) -> Result<Datum> {
             Some(Datum::from(settings::retry_after_us())),
         ],
     )?;
-    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a scope without options"))
+    spi::first(&rows).ok_or_else(|| Error::internal("a scope without options"))
 }
 
 /// Checks one option, and stores its value in `given`, except values that the SQL statement reads itself.

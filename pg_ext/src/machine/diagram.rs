@@ -9,24 +9,7 @@ use pgrx::pg_sys::Datum;
 use std::collections::BTreeSet;
 
 /// Words that mermaid does not accept as a state's name.
-const RESERVED: [&str; 16] = [
-    "as",
-    "class",
-    "classdef",
-    "click",
-    "default",
-    "direction",
-    "end",
-    "hide",
-    "href",
-    "note",
-    "of",
-    "scale",
-    "state",
-    "statediagram",
-    "style",
-    "title",
-];
+const RESERVED: &str = "as class classdef click default direction end hide href note of scale state statediagram style title";
 
 /// `once.machine_diagram`.
 pub fn machine_diagram(call: &Call) -> Result<Datum> {
@@ -158,6 +141,7 @@ fn name_of(definition: &Definition, status: &str) -> String {
 
 fn is_plain(status: &str) -> bool {
     let mut letters = status.chars();
+    let lower = status.to_ascii_lowercase();
     let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic());
     // `name_of` gives names such as s1 to other statuses.
     let number = status.strip_prefix('s').unwrap_or_default();
@@ -165,7 +149,7 @@ fn is_plain(status: &str) -> bool {
     first
         && letters.all(|c| c.is_ascii_alphanumeric() || c == '_')
         && !made
-        && !RESERVED.contains(&&*status.to_ascii_lowercase())
+        && !RESERVED.split(' ').any(|word| word == lower)
 }
 
 /// Escapes a label: a character that may have a meaning for mermaid becomes its code.

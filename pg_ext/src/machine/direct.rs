@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::row;
 use crate::spi;
 use crate::table::{
-    ScanKey, Slot, Snapshot, Table, Triggers, Wait, WriteOutcome, above_read_committed, enums,
+    ScanKey, Slot, Snapshot, Table, Wait, WriteOutcome, above_read_committed, enums,
 };
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::borrow::Cow;
@@ -204,7 +204,7 @@ impl PlainTable {
             })
         };
         let name = from_utf8(machine.name());
-        let triggers = table.plain(&written, |trigger| is_guard(trigger, &name))?;
+        let guarded = table.plain(&written, |trigger| is_guard(trigger, &name))?;
         let (index, equal, collation) = table.unique_index_on(shape.id.number)?;
         let number = |c: &Option<UserColumn>| c.as_ref().map(|c| c.number as usize);
         Some(PlainTable {
@@ -217,7 +217,7 @@ impl PlainTable {
             version: number(version),
             flag: number(&shape.flag),
             dropped: table.dropped_columns(),
-            guarded: triggers == Triggers::Known,
+            guarded,
             references: table.has_references(),
             patched: patch.columns.iter().map(patched).collect::<Option<_>>()?,
         })

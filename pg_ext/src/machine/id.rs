@@ -50,20 +50,15 @@ impl RowId {
         beginning(&self.text)
     }
 
-    /// The key of this row in our tables.
+    /// The key of this row in our tables: the first 16 bytes of SHA-256(machine's name, 0x00, row id), both in UTF-8.
     pub fn key(&self, machine: &str) -> [u8; 16] {
-        key_of(machine, &self.text)
+        let digest = Sha256::new()
+            .chain_update(machine)
+            .chain_update([0])
+            .chain_update(crate::call::utf8(&self.text))
+            .finalize();
+        first_16(&digest)
     }
-}
-
-/// First 16 bytes of SHA-256(machine's name, 0x00, row id), both in UTF-8.
-pub fn key_of(machine: &str, id: &[u8]) -> [u8; 16] {
-    let digest = Sha256::new()
-        .chain_update(machine)
-        .chain_update([0])
-        .chain_update(crate::call::utf8(id))
-        .finalize();
-    first_16(&digest)
 }
 
 fn integer(text: &[u8], name: &str, what: &str, least: i64, most: i64) -> Result<RowId> {

@@ -5,7 +5,7 @@ use super::definition::Definition;
 use super::stored::{self, MachineCol, StoredMachine};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown, varlena};
 use crate::caller::Owner;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::row::{self, Rows};
 use crate::spi::{self, Kept};
 use pgrx::pg_sys::{Datum, NAMEOID, OIDOID};
@@ -36,7 +36,7 @@ pub fn machine_get(call: &Call) -> Result<Datum> {
 
 pub fn described(stored: &StoredMachine) -> Result<Datum> {
     let definition = serde_json::to_string(&as_written(stored)?);
-    let text = definition.map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+    let text = definition.map_err(Error::internal)?;
     Ok(row::text(&from_utf8(&text)))
 }
 

@@ -42,7 +42,7 @@ pub mod validate;
 use crate::digest::first_64_bits;
 use crate::error::{Error, Kind, Result};
 use crate::settings;
-use crate::trylock::{wait_exclusive, wait_or};
+use crate::trylock::{TryLock, wait_or};
 use sha2::{Digest, Sha256};
 
 /// The number of a machine's lock. Claims share it to their transaction's end; a change of the machine holds it alone.
@@ -57,7 +57,7 @@ pub fn lock_of(machine: &str) -> u64 {
 /// Takes a machine's lock exclusively to the end of this transaction. Waits for the other transactions that hold it.
 pub fn wait_for_claims(machine: &str) -> Result<()> {
     wait_bounded(
-        || wait_exclusive(lock_of(machine)),
+        || TryLock::wait(lock_of(machine)).keep(),
         || format!("machine \"{machine}\" has open claims, or another session is changing it"),
     )
 }
@@ -67,7 +67,7 @@ fn wait_for_definitions(table: &columns::DefinedTable) -> Result<()> {
     // No machine's name begins with NUL.
     let lock = lock_of(&format!("\0table {}", table.oid.to_u32()));
     wait_bounded(
-        || wait_exclusive(lock),
+        || TryLock::wait(lock).keep(),
         || format!("table {} is being defined by another session", table.name),
     )
 }

@@ -11,10 +11,11 @@ use super::id::{self, RowId};
 use super::relation::UserColumn;
 use super::shape::{self, MachineShape, RefundShape};
 use super::statement::{Locks, Statement};
-use super::stored::StoredMachine;
+use super::stored::{self, StoredMachine};
 use crate::call::{Call, SCOPE_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::spi::{Row, SwitchedUser};
+use crate::table::Table;
 use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -37,7 +38,7 @@ pub struct Machine {
     /// See [`super::lock_of`].
     pub lock: u64,
     checked: Cell<u64>,
-    /// The count of [`changes::of_definitions`] before the machine's row was last read.
+    /// The count of [`changes::DEFINITIONS`] before the machine's row was last read.
     read: Cell<Option<u64>>,
     /// The machine has an owner. Changes of the caller's roles are not counted, so each call checks the owner again.
     owned: Cell<bool>,
@@ -60,7 +61,7 @@ impl Machine {
         if let Some(machine) = known(name).filter(|m| m.is_current() && !m.owned.get()) {
             return Ok(machine);
         }
-        let seen = changes::watch_definitions()?;
+        let seen = changes::DEFINITIONS.add([Table::to_read(stored::TABLE)?.oid()]);
         let stored = StoredMachine::existing(name)?;
         let owner = stored.owner()?;
         if let Some(owner) = owner {
@@ -74,8 +75,8 @@ impl Machine {
 
     /// No message about definitions or machines' tables has come since this machine was read and checked.
     pub fn is_current(&self) -> bool {
-        self.read.get() == Some(changes::of_definitions())
-            && self.checked.get() == changes::of_tables()
+        self.read.get() == Some(changes::DEFINITIONS.count())
+            && self.checked.get() == changes::TABLES.count()
     }
 
     /// A machine by name, for guards, sweeps and functions that only read: no owner is checked.
@@ -91,7 +92,7 @@ impl Machine {
         {
             return Ok(machine);
         }
-        let changes = changes::watch(stored);
+        let changes = changes::TABLES.add(stored.tables().into_iter().flatten());
         let definition = stored.definition()?;
         let machine = Rc::new(Machine {
             shape: shape::look_up_names(&definition, stored.tables()).map_err(|missing| {
@@ -114,7 +115,7 @@ impl Machine {
     }
 
     fn still_fits(&self, stored: &StoredMachine) -> bool {
-        let changes = changes::of_tables();
+        let changes = changes::TABLES.count();
         if self.checked.get() == changes {
             return true;
         }

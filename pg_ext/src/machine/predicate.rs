@@ -68,7 +68,7 @@ fn callers_path() -> Result<CString> {
         [] => b"pg_catalog, pg_temp".to_vec(),
         path => [b"pg_catalog, ", path, b", pg_temp"].concat(),
     };
-    CString::new(path).map_err(|e| Error::new(Kind::Internal, e.to_string()))
+    CString::new(path).map_err(Error::internal)
 }
 
 fn refused<T>(why: impl Into<String>) -> Result<T> {
@@ -321,8 +321,7 @@ impl Opened {
         let mut plain = self.deparsed(expression);
         for _ in 0..READINGS {
             let text = shown(&qualify::qualified(plain)?);
-            let source = CString::new(from_utf8(&text).into_owned())
-                .map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+            let source = CString::new(from_utf8(&text).into_owned()).map_err(Error::internal)?;
             let again = self.deparsed(analysed(self, plain)?);
             if self.deparsed(analysed(self, &source)?) != again {
                 break;

@@ -10,7 +10,7 @@
 
 use super::sql::literal;
 use crate::call::{from_utf8, shown};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use pgrx::PgList;
 use pgrx::pg_sys::{self, Node, NodeTag};
 use std::ffi::{CStr, c_void};
@@ -160,7 +160,7 @@ fn apply(found: Found) -> Result<Vec<u8>> {
             .get(done..edit.at)
             .filter(|_| edit.at + edit.length <= text.len())
         else {
-            return Err(Error::new(Kind::Internal, "a name outside its expression"));
+            return Err(Error::internal("a name outside its expression"));
         };
         result.extend_from_slice(between);
         result.extend_from_slice(&edit.text);

@@ -30,16 +30,11 @@ pub fn literal(text: &str) -> String {
     }
 }
 
-/// A text[] of literals.
-pub fn texts<'a>(values: impl IntoIterator<Item = &'a str>) -> String {
-    let literals: Vec<_> = values.into_iter().map(literal).collect();
-    format!("ARRAY[{}]::pg_catalog.text[]", literals.join(", "))
-}
-
 /// The condition that the column's text is one of these texts, compared as bytes.
 pub fn is_any<'a>(column: &str, values: impl IntoIterator<Item = &'a str>) -> String {
+    let literals: Vec<_> = values.into_iter().map(literal).collect();
+    let array = format!("ARRAY[{}]::pg_catalog.text[]", literals.join(", "));
     format!(
-        "({column}::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) ANY ({})",
-        texts(values)
+        "({column}::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) ANY ({array})"
     )
 }

@@ -17,7 +17,7 @@ use std::cell::Cell;
 pub struct Statement {
     plan: Plan,
     tables: Vec<NamedTable>,
-    /// The count of [`changes::of_tables`] when the names were last checked.
+    /// The count of [`changes::TABLES`] when the names were last checked.
     seen: Cell<u64>,
 }
 
@@ -61,7 +61,7 @@ impl Statement {
         for NamedTable { table, mode, .. } in &tables {
             table.lock(*mode);
         }
-        let seen = changes::of_tables();
+        let seen = changes::TABLES.count();
         ensure_named(&tables)?;
         Ok(Statement {
             plan: Plan::prepare(sql, types, row)?,
@@ -117,7 +117,7 @@ impl Statement {
     }
 
     fn ensure_still_named(&self) -> Result<()> {
-        let changes = changes::of_tables();
+        let changes = changes::TABLES.count();
         if self.seen.get() != changes {
             ensure_named(&self.tables)?;
             self.seen.set(changes);

@@ -54,7 +54,7 @@ pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     against_tables(&mut definition, &tables, &faults)?;
     faults.into_result(&definition.machine)?;
     let oid = |table: &Option<DefinedTable>| table.as_ref().map(|table| table.oid);
-    let no_table = || Error::new(Kind::Internal, "a definition without faults has no table");
+    let no_table = || Error::internal("a definition without faults has no table");
     Ok(Valid {
         definition: definition.without_names(),
         relation: oid(&tables.machine).ok_or_else(no_table)?,

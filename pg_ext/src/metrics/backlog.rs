@@ -19,7 +19,7 @@ use crate::outbox::retry::{self, Col as RetryCol, Retry};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::topic::{Subscriber, all_subscribers};
-use crate::outbox::window::{self, Window};
+use crate::outbox::window::{self, LaneLog, Window};
 use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 use std::collections::BTreeSet;
 
@@ -120,34 +120,22 @@ impl BacklogLook {
 
     /// Counts the events that the lane's cursor has not passed.
     fn log(&self, topic: i32, lane: i32, window: Window, backlog: &mut Backlog) -> Result<()> {
-        let mut window = window;
-        let (mut read, mut last_id) = (0, 0);
-        loop {
-            let mut reader = window.read(topic, lane, &self.tables, &self.snapshot)?;
-            while read < EXACT {
-                let mut emitted_at = 0;
-                let next = reader.next(|event| {
-                    emitted_at = event.i64(EventCol::EmittedAt);
-                    last_id = event.i64(EventCol::EventId);
-                    Ok(())
-                })?;
-                if next.is_none() {
-                    break;
-                }
-                if read == 0 {
-                    backlog.older(Some(emitted_at));
-                }
-                read += 1;
+        let log = LaneLog {
+            topic,
+            lane,
+            tables: &self.tables,
+            snapshot: &self.snapshot,
+            seen: &self.seen,
+            series: self.series,
+        };
+        let mut read = 0;
+        let last = window.walk(&log, |event| {
+            if read == 0 {
+                backlog.older(Some(event.i64(EventCol::EmittedAt)));
             }
-            if read >= EXACT {
-                break;
-            }
-            match window.next(&self.seen, self.series) {
-                Some(next) => window = next,
-                None => break,
-            }
-            window.find_late(topic, lane, &self.tables, &self.snapshot)?;
-        }
+            read += 1;
+            Ok(read < EXACT)
+        })?;
         backlog.depth += read as f64;
         if read >= EXACT {
             for (home, table) in &self.tables {
@@ -157,7 +145,7 @@ impl BacklogLook {
                     topic,
                     lane,
                 };
-                backlog.depth += range.estimate(last_id, &self.snapshot)?;
+                backlog.depth += range.estimate(last.last_id, &self.snapshot)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::backlog::BacklogLook;
 use super::dead;
-use crate::call::{Call, from_utf8};
+use crate::call::{Call, shown};
 use crate::clock;
 use crate::error::Result;
 use crate::outbox::options::{subscriber_options, topic_options};
@@ -32,9 +32,9 @@ pub fn topic_list(call: &Call) -> Result<Datum> {
             of.push(subscriber);
         }
     }
-    let dead: HashMap<(Vec<u8>, Vec<u8>), f64> = dead::count()?
+    let dead: HashMap<(String, String), f64> = dead::count()?
         .into_iter()
-        .map(|d| ((bytes(&d.topic), bytes(&d.subscriber)), d.count))
+        .map(|d| ((d.topic, d.subscriber), d.count))
         .collect();
     let look = BacklogLook::begin()?;
     for (name, (topic, subscribers)) in by_name {
@@ -48,7 +48,7 @@ pub fn topic_list(call: &Call) -> Result<Datum> {
         for subscriber in subscribers {
             let backlog = look.backlog(&subscriber)?;
             let both = [Some(options), Some(subscriber_options(&subscriber)?)];
-            let letters = dead.get(&(name.to_vec(), subscriber.name.clone()));
+            let letters = dead.get(&(shown(name), shown(&subscriber.name)));
             rows.push(&[
                 Some(row::text(name)),
                 Some(row::text(&subscriber.name)),
@@ -61,8 +61,4 @@ pub fn topic_list(call: &Call) -> Result<Datum> {
         }
     }
     Ok(call.return_null())
-}
-
-fn bytes(name: &str) -> Vec<u8> {
-    from_utf8(name).into_owned()
 }

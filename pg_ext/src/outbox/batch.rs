@@ -150,7 +150,7 @@ impl Batch {
     }
 
     fn place(&self) -> Result<pg_sys::ItemPointerData> {
-        let unstored = || Error::new(Kind::Internal, "a batch that is not stored");
+        let unstored = || Error::internal("a batch that is not stored");
         self.head.tid().ok_or_else(unstored)
     }
 
@@ -200,7 +200,7 @@ impl Batch {
         let table = Table::to_write(TABLE)?;
         match self.head.update_at(&table, place)? {
             WriteOutcome::Done => Ok(()),
-            _ => Err(Error::new(Kind::Internal, "a locked batch was changed")),
+            _ => Err(Error::internal("a locked batch was changed")),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::table::{Snapshot, Table};
 pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
     let mut due = DueWork::default();
     for subscriber in topic::all_subscribers()? {
-        for token in overdue::overdue_tokens(&subscriber, now)? {
+        for (token, _) in overdue::overdue_batches(&subscriber, now)? {
             if due.rows >= most {
                 return Ok(due);
             }
@@ -30,13 +30,9 @@ pub fn requeue(now: i64, most: i64) -> Result<DueWork> {
 pub fn next_lease_end() -> Result<Option<i64>> {
     let mut first = None;
     for subscriber in topic::all_subscribers()? {
-        for token in overdue::overdue_tokens(&subscriber, i64::MAX)? {
-            let batch = Batch::find(subscriber.id, token)?;
-            first = first
-                .into_iter()
-                .chain(batch.map(|b| b.lease_until()))
-                .min();
-        }
+        let open = overdue::overdue_batches(&subscriber, i64::MAX)?;
+        let ends = open.into_iter().map(|(_, lease_until)| lease_until);
+        first = first.into_iter().chain(ends).min();
     }
     Ok(first)
 }

@@ -2,7 +2,7 @@
 
 use super::topic::Topic;
 use crate::call::shown;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::table::{self, Name, ScanKey, Snapshot, Table};
 
 /// A table of events and its indexes, by position and by transaction.
@@ -123,10 +123,9 @@ pub fn find(topic_id: i32, lane: i32, event_id: i64) -> Result<Option<Event>> {
 pub fn needed(topic: &Topic, lane: i32, event_id: i64) -> Result<Event> {
     find(topic.id, lane, event_id)?.ok_or_else(|| {
         let topic = shown(&topic.name);
-        Error::new(
-            Kind::Internal,
-            format!("event {event_id} of topic \"{topic}\" is not stored"),
-        )
+        Error::internal(format!(
+            "event {event_id} of topic \"{topic}\" is not stored"
+        ))
         .hint("If a restore is running, try again when it has ended. Otherwise rows were lost: insert the event into once.event_kept from a backup.")
     })
 }

@@ -12,7 +12,7 @@ use super::retry::{self, DueRetry, WaitingKeys};
 use super::seen::Seen;
 use super::series;
 use super::topic::Subscriber;
-use super::window::{self, Window};
+use super::window::{self, LaneLog, Window};
 use crate::clock;
 use crate::error::Result;
 use crate::row;
@@ -170,46 +170,33 @@ impl<'a> LockedLane<'a> {
         found: &mut LaneTake,
         window: Window,
     ) -> Result<Window> {
-        let mut window = window;
         let tables = window::tables()?;
         if tables.is_empty() || draft.is_full() {
             return Ok(window);
         }
         let mut waiting = WaitingKeys::in_lane(self.subscriber, self.lane);
-        let topic = self.subscriber.topic.id;
-        let present = series::current()?;
-        loop {
-            let mut reader = window.read(topic, self.lane, &tables, &self.snapshot)?;
-            let mut last_id = window.last_id;
-            while !draft.is_full() && found.behind < MOST_BEHIND {
-                let next = reader.next(|event| {
-                    last_id = event.i64(EventCol::EventId);
-                    match event.bytes(EventCol::OrderKey) {
-                        Some(key) if waiting.has(key)? => {
-                            found.behind += 1;
-                            waiting.put_behind(last_id, key)
-                        }
-                        _ => {
-                            found.ids.push(last_id);
-                            draft.push(event, 1);
-                            Ok(())
-                        }
-                    }
-                })?;
-                if next.is_none() {
-                    break;
+        let log = LaneLog {
+            topic: self.subscriber.topic.id,
+            lane: self.lane,
+            tables: &tables,
+            snapshot: &self.snapshot,
+            seen: &self.seen,
+            series: series::current()?,
+        };
+        window.walk(&log, |event| {
+            let id = event.i64(EventCol::EventId);
+            match event.bytes(EventCol::OrderKey) {
+                Some(key) if waiting.has(key)? => {
+                    found.behind += 1;
+                    waiting.put_behind(id, key)?;
+                }
+                _ => {
+                    found.ids.push(id);
+                    draft.push(event, 1);
                 }
             }
-            window.last_id = last_id;
-            if draft.is_full() || found.behind >= MOST_BEHIND {
-                return Ok(window);
-            }
-            match window.next(&self.seen, present) {
-                Some(next) => window = next,
-                None => return Ok(window),
-            }
-            window.find_late(topic, self.lane, &tables, &self.snapshot)?;
-        }
+            Ok(!draft.is_full() && found.behind < MOST_BEHIND)
+        })
     }
 
     fn store(

@@ -2,11 +2,10 @@
 //!
 //! emit writes the log (event.rs). take reads the log lane by lane (lane.rs), from the position that the lane's last
 //! batch stores (batch.rs, window.rs, seen.rs). Receipts (receipt.rs) say how events left a batch. Failed events go to
-//! the table once.retry (leave.rs, retry.rs) and are delivered again until they are acked or dead (dead.rs). backoff.rs
+//! the table once.retry (leave.rs, retry.rs) and are delivered again until they are acked or dead (dead.rs). leave.rs
 //! computes the time of a retry, for a nack (nack.rs) and for an expired batch of one event (overdue.rs).
 
 pub mod ack;
-mod backoff;
 pub mod batch;
 pub mod dead;
 pub mod delivery;
@@ -19,11 +18,10 @@ mod lane;
 mod leave;
 pub mod nack;
 pub mod options;
-mod overdue;
+pub mod overdue;
 pub mod peek;
 mod quiet;
 pub mod receipt;
-pub mod requeue;
 pub mod retire;
 pub mod retry;
 pub mod seen;

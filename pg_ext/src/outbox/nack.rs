@@ -5,7 +5,6 @@
 //! call again in this transaction returns these rows; a later transaction gets ON006, with `attempt` and `dead` of each
 //! nacked event in the DETAIL.
 
-use super::backoff;
 use super::batch::{self, Batch};
 use super::leave::{self, Fate, HeldEvent, Leaving, Reason};
 use super::receipt::{Ledger, LeftBy, ReceiptKind};
@@ -221,7 +220,7 @@ impl Nack<'_> {
             suspect: false,
             ..event
         };
-        let failed = backoff::failed(self.subscriber, event, retry_at, self.now);
+        let failed = leave::failed(self.subscriber, event, retry_at, self.now);
         match kind == NEVER {
             true => Leaving {
                 fate: Fate::Dead,

@@ -4,16 +4,49 @@
 //! An expiry counts a failed attempt if the batch had only one event. In a larger batch any event may have killed the
 //! worker, so no attempt is counted. Every event put back becomes a suspect: a take hands it out alone.
 
-use super::backoff;
 use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, HeldEvent, Leaving, Reason};
 use super::nack::EXPIRED;
 use super::receipt::{self, Ledger, ReceiptKind};
-use super::topic::Subscriber;
+use super::topic::{self, Subscriber};
 use crate::clock;
 use crate::error::Result;
+use crate::subxact;
+use crate::swept::Swept;
 use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use std::collections::{BTreeSet, HashSet};
+
+/// The task outbox_requeue. Puts back expired batches until at least `max` events are put back. One subscriber's failure
+/// does not end the task.
+pub fn requeue(max: i64) -> Result<Swept> {
+    let now = clock::now_us()?;
+    let mut all = Swept::default();
+    for sub in topic::all_subscribers()? {
+        let tokens: Vec<i64> = overdue_batches(&sub, now)?
+            .into_iter()
+            .map(|(token, _)| token)
+            .collect();
+        if tokens.is_empty() {
+            continue;
+        }
+        let left = max - all.done;
+        if left <= 0 {
+            all.more = true;
+            break;
+        }
+        match subxact::attempt_briefly(|| put_back(&sub, &tokens, left as usize))? {
+            Ok(done) => {
+                all.done += done.events;
+                all.more |= done.more;
+            }
+            Err(failure) => {
+                let said = format!("{}: {}", sub.shown(), failure.message);
+                all.add(Swept::failure(1, &said));
+            }
+        }
+    }
+    Ok(all)
+}
 
 #[derive(Default)]
 pub struct PutBack {
@@ -82,7 +115,7 @@ fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         suspect: true,
         ..event
     };
-    let failed = |event| backoff::failed(sub, suspect(event), None, now);
+    let failed = |event| leave::failed(sub, suspect(event), None, now);
     events.into_iter().map(failed).collect()
 }
 
@@ -106,9 +139,9 @@ fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         .collect()
 }
 
-/// Tokens of open batches whose lease ends by `now`. The last part of a lane lists the batches that may be open.
-/// A subscriber that has never taken an event costs one probe.
-pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
+/// Token and lease_until of each open batch whose lease ends by `now`. The last part of a lane lists the batches that
+/// may be open. A subscriber that has never taken an event costs one probe.
+pub fn overdue_batches(sub: &Subscriber, now: i64) -> Result<Vec<(i64, i64)>> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_read(batch::TABLE)?;
     let mut tokens = BTreeSet::new();
@@ -124,7 +157,7 @@ pub fn overdue_tokens(sub: &Subscriber, now: i64) -> Result<Vec<i64>> {
         }
         let found = Batch::find_under(sub.id, token, snapshot)?;
         let is_late = |b: &Batch| !b.ids().is_empty() && b.lease_until() <= now;
-        overdue.extend(found.filter(is_late).map(|_| token));
+        overdue.extend(found.filter(is_late).map(|b| (token, b.lease_until())));
     }
     Ok(overdue)
 }

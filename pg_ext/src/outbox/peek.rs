@@ -10,7 +10,7 @@ use super::retry::{self, Col as RetryCol, Retry};
 use super::seen::Seen;
 use super::series;
 use super::topic::Subscriber;
-use super::window::{self, Window};
+use super::window::{self, LaneLog, Window};
 use crate::call::Call;
 use crate::clock::{self, INFINITY};
 use crate::error::Result;
@@ -144,7 +144,7 @@ impl Peek<'_> {
 
     fn look_in_lanes(&mut self) -> Result<()> {
         let (seen, snapshot) = Seen::now()?;
-        let present = series::present(&snapshot)?;
+        let series = series::present(&snapshot)?;
         let tables = window::tables()?;
         let batches = Table::to_read(batch::TABLE)?;
         for lane in self.subscriber.lanes() {
@@ -157,23 +157,20 @@ impl Peek<'_> {
                     (pending.state, pending.due_at) = (b"waiting", INFINITY);
                 }
             }
-            let mut window = Window::behind(self.subscriber, last.as_ref())?;
+            let log = LaneLog {
+                topic: self.subscriber.topic.id,
+                lane,
+                tables: &tables,
+                snapshot: &snapshot,
+                seen: &seen,
+                series,
+            };
             let mut left = self.max;
-            loop {
-                let mut reader = window.read(self.subscriber.topic.id, lane, &tables, &snapshot)?;
-                while left > 0
-                    && reader
-                        .next(|event| self.of_log(event, lane, is_out))?
-                        .is_some()
-                {
-                    left -= 1;
-                }
-                match window.next(&seen, present).filter(|_| left > 0) {
-                    Some(next) => window = next,
-                    None => break,
-                }
-                window.find_late(self.subscriber.topic.id, lane, &tables, &snapshot)?;
-            }
+            Window::behind(self.subscriber, last.as_ref())?.walk(&log, |event| {
+                self.of_log(event, lane, is_out)?;
+                left -= 1;
+                Ok(left > 0)
+            })?;
         }
         Ok(())
     }

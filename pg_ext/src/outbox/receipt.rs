@@ -34,20 +34,11 @@ pub type Receipt = table::Record<Col, 11>;
 
 /// How events leave a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum ReceiptKind {
-    Acked,
-    Nacked,
-    Expired,
-}
-
-impl ReceiptKind {
-    fn code(self) -> u8 {
-        match self {
-            ReceiptKind::Acked => b'a',
-            ReceiptKind::Nacked => b'n',
-            ReceiptKind::Expired => b'x',
-        }
-    }
+    Acked = b'a',
+    Nacked = b'n',
+    Expired = b'x',
 }
 
 /// The rows of a nack's answer: arrays of attempts, next_at and dead.
@@ -175,7 +166,7 @@ impl Ledger {
         receipt.put_i64(Col::At, clock::now_us()?);
         receipt.put_i32(Col::Acked, self.acked);
         receipt.put_i32(Col::Remaining, self.held.len() as i32);
-        receipt.put(Col::Kind, Some(Datum::from(kind.code())));
+        receipt.put(Col::Kind, Some(Datum::from(kind as u8)));
         // NULL: all events of the batch.
         receipt.put(Col::EventIds, (!whole).then(|| row::i64s(ids)));
         if let Some([attempts, next_at, dead]) = answer {

@@ -6,7 +6,7 @@
 //! transaction has ended, a take finds its events by transaction id ("late").
 
 use crate::call;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::row;
 use crate::table::{self, Sequence, Snapshot};
 use pgrx::pg_sys::Datum;
@@ -104,7 +104,7 @@ impl Seen {
     }
 
     pub fn stored(datum: Datum) -> Result<Seen> {
-        let damaged = || Error::new(Kind::Internal, "a stored snapshot of the outbox is damaged");
+        let damaged = || Error::internal("a stored snapshot of the outbox is damaged");
         let numbers = call::i64s(datum).ok_or_else(damaged)?;
         match numbers.as_slice() {
             [xmax, next, own, high, top, running @ ..] => Ok(Seen {

@@ -1,11 +1,11 @@
 //! The series of events that this incarnation writes. A transaction id is valid only in the incarnation that assigned
 //! it. So a restored database begins a new series, and all events of the older series count as committed.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::incarnation;
 use crate::spi::{self, Kept};
 use crate::table::{self, Name, Recalled, Slot, Snapshot, Table};
-use crate::trylock::{self, wait_exclusive};
+use crate::trylock::{self, TryLock};
 use pgrx::pg_sys::{Datum, INT8OID};
 
 const TABLE: Name = c"series";
@@ -32,28 +32,28 @@ static GO_ON: Kept = Kept::new(
     &[],
 );
 
+/// The last series, and whether this incarnation began it.
+fn last(snapshot: &Snapshot) -> Result<Option<(i32, bool)>> {
+    let table = Table::to_read(TABLE)?;
+    let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
+    let number = |slot: &Slot, i| slot.column(i).map_or(0, |d: Datum| d.value() as i64);
+    let present = incarnation::present()?;
+    Ok(last.map(|slot| (number(&slot, 1) as i32, number(&slot, 2) == present)))
+}
+
 /// The last series, if this incarnation began it. None if another incarnation has begun a later one: lanes may already
 /// be read in the later series.
 fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
-    let table = Table::to_read(TABLE)?;
-    let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
-    let number = |slot: &Slot, i| slot.column(i).map(|d: Datum| d.value() as i64);
-    let present = incarnation::present()?;
-    let ours = last.filter(|slot| number(slot, 2) == Some(present));
-    Ok(ours.and_then(|slot| number(&slot, 1)).map(|n| n as i32))
+    Ok(last(snapshot)?.and_then(|(series, ours)| ours.then_some(series)))
 }
 
 /// The series of this incarnation, or the series that [`current`] would begin; writes nothing.
 pub fn present(snapshot: &Snapshot) -> Result<i32> {
-    if let Some(series) = find(snapshot)? {
-        return Ok(series);
-    }
-    let table = Table::to_read(TABLE)?;
-    let last = table.find_last(c"series_pkey", &mut [], snapshot)?;
-    Ok(last
-        .and_then(|slot| slot.column(1))
-        .map_or(0, |d| d.value() as i32)
-        + 1)
+    Ok(match last(snapshot)? {
+        Some((series, true)) => series,
+        Some((series, false)) => series + 1,
+        None => 1,
+    })
 }
 
 /// The series of this incarnation; the first call begins it.
@@ -61,12 +61,11 @@ pub fn current() -> Result<i32> {
     if let Some(series) = *PRESENT.get(b"", || find(&Snapshot::latest()))? {
         return Ok(series);
     }
-    wait_exclusive(trylock::OUTBOX_SERIES);
+    TryLock::wait(trylock::OUTBOX_SERIES).keep();
     if find(&Snapshot::latest())?.is_none() {
         spi::query_latest(&GO_ON, &[])?;
         spi::query_latest(&BEGIN, &[Some(Datum::from(incarnation::present()?))])?;
         table::tell_all(&[TABLE])?;
     }
-    find(&Snapshot::latest())?
-        .ok_or_else(|| Error::new(Kind::Internal, "the outbox's series could not begin"))
+    find(&Snapshot::latest())?.ok_or_else(|| Error::internal("the outbox's series could not begin"))
 }

@@ -8,7 +8,7 @@ use crate::clock::DAY_US;
 use crate::error::{Error, Kind, Result};
 use crate::row;
 use crate::table::{KeptRow, Name, Recalled, ScanKey, Snapshot, Table};
-use crate::trylock::{wait_exclusive, wait_shared};
+use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -85,12 +85,12 @@ impl Topic {
     /// Blocks changes of the topic's subscribers until this transaction ends, because a delayed event gets a row for
     /// each of them. Waits for an open transaction that makes or drops a subscriber.
     pub fn hold_subscribers(&self) {
-        wait_shared(self.subscribers_lock());
+        TryLock::wait_shared(self.subscribers_lock()).keep();
     }
 
     /// Called before the topic's subscribers change: waits for open transactions that have emitted delayed events.
     pub fn change_subscribers(&self) {
-        wait_exclusive(self.subscribers_lock());
+        TryLock::wait(self.subscribers_lock()).keep();
     }
 
     /// This number is the lock of no lane (take.rs): topics and subscribers get their ids from the same sequence.

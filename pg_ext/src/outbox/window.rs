@@ -17,6 +17,17 @@ use crate::table::{Scan, ScanKey, Snapshot, Table};
 /// that continues a window scans up to three ranges: the next 32 event ids, then up to the 1024th, then all others.
 const AHEAD: [i64; 2] = [1024, 32];
 
+/// A lane of the log as one snapshot shows it.
+pub struct LaneLog<'a> {
+    pub topic: i32,
+    pub lane: i32,
+    pub tables: &'a [(&'static Home, Table)],
+    pub snapshot: &'a Snapshot,
+    /// The log ends with what the snapshot sees in the present series.
+    pub seen: &'a Seen,
+    pub series: i32,
+}
+
 /// The window of a lane, and how far the window has been handed out.
 pub struct Window {
     pub series: i32,
@@ -73,9 +84,34 @@ impl Window {
         batch.put_i64(BatchCol::LastId, self.last_id);
     }
 
+    /// Passes the events from here on to `each`, in order, until `each` answers false or the log ends. Returns the last
+    /// window, handed out up to the last event that was passed.
+    pub fn walk(
+        mut self,
+        log: &LaneLog,
+        mut each: impl FnMut(&Event) -> Result<bool>,
+    ) -> Result<Window> {
+        loop {
+            let mut reader = self.read(log)?;
+            while let Some((id, go_on)) =
+                reader.next(|event| Ok((event.i64(Col::EventId), each(event)?)))?
+            {
+                self.last_id = id;
+                if !go_on {
+                    return Ok(self);
+                }
+            }
+            match self.next(log.seen, log.series) {
+                Some(next) => self = next,
+                None => return Ok(self),
+            }
+            self.find_late(log)?;
+        }
+    }
+
     /// The next window: up to `now` in the present series, up to the end in an older series. None: there is no further
     /// window.
-    pub fn next(&self, now: &Seen, present: i32) -> Option<Window> {
+    fn next(&self, now: &Seen, present: i32) -> Option<Window> {
         let end_of = |series| match series == present {
             true => now.clone(),
             false => Seen::everything(),
@@ -95,19 +131,13 @@ impl Window {
     }
 
     /// Notes the transactions that had not ended at `from` and have events of this lane in the window.
-    pub fn find_late(
-        &mut self,
-        topic: i32,
-        lane: i32,
-        tables: &[(&Home, Table)],
-        snapshot: &Snapshot,
-    ) -> Result<()> {
+    fn find_late(&mut self, log: &LaneLog) -> Result<()> {
         let (first, end) = self.from.fresh();
         let mut candidates: Vec<i64> = self.from.unfinished().collect();
-        candidates.extend(emitters(tables, first, end, snapshot)?);
+        candidates.extend(emitters(log.tables, first, end, log.snapshot)?);
         for xid in candidates {
-            for (home, table) in tables {
-                let stream = self.late_stream(xid, topic, lane, home, table, snapshot)?;
+            for (home, table) in log.tables {
+                let stream = self.late_stream(xid, log, home, table)?;
                 if stream.head.is_some() {
                     self.late.push(xid);
                     break;
@@ -118,36 +148,23 @@ impl Window {
     }
 
     /// A reader of the rest of the window, in the order of event ids.
-    pub fn read<'s>(
-        &self,
-        topic: i32,
-        lane: i32,
-        tables: &[(&Home, Table)],
-        snapshot: &'s Snapshot,
-    ) -> Result<Reader<'s>> {
+    fn read<'s>(&self, log: &LaneLog<'s>) -> Result<Reader<'s>> {
         // No event is between equal snapshots; `from` and `to` are equal before the first batch of a lane.
         if self.from == self.to {
             return Ok(Reader { streams: vec![] });
         }
-        let mut streams = Vec::with_capacity(tables.len() + self.late.len());
-        for (home, table) in tables {
-            streams.push(self.main_stream(topic, lane, home, table, snapshot)?);
+        let mut streams = Vec::with_capacity(log.tables.len() + self.late.len());
+        for (home, table) in log.tables {
+            streams.push(self.main_stream(log, home, table)?);
             for xid in &self.late {
-                streams.push(self.late_stream(*xid, topic, lane, home, table, snapshot)?);
+                streams.push(self.late_stream(*xid, log, home, table)?);
             }
         }
         streams.retain(|s| s.head.is_some());
         Ok(Reader { streams })
     }
 
-    fn main_stream<'s>(
-        &self,
-        topic: i32,
-        lane: i32,
-        home: &Home,
-        table: &Table,
-        snapshot: &'s Snapshot,
-    ) -> Result<Stream<'s>> {
+    fn main_stream<'s>(&self, log: &LaneLog<'s>, home: &Home, table: &Table) -> Result<Stream<'s>> {
         let (first, top) = (self.last_id.max(self.from.high), self.to.top);
         let mut ends = vec![top];
         if self.last_id > self.from.high {
@@ -157,30 +174,33 @@ impl Window {
         ends.push(first);
         let range = |e: &[i64]| {
             let (low, high) = (ScanKey::above(3, e[1]), ScanKey::up_to(3, e[0]));
-            [ScanKey::i32(1, topic), ScanKey::i32(2, lane), low, high]
+            [
+                ScanKey::i32(1, log.topic),
+                ScanKey::i32(2, log.lane),
+                low,
+                high,
+            ]
         };
         let mut rest: Vec<_> = ends.windows(2).map(range).collect();
         let mut near = rest.pop().unwrap_or_else(|| range(&[top, first]));
-        let scan = table.scan(home.position, &mut near, snapshot)?;
+        let scan = table.scan(home.position, &mut near, log.snapshot)?;
         self.stream(scan, rest, self.from.next)
     }
 
     fn late_stream<'s>(
         &self,
         xid: i64,
-        topic: i32,
-        lane: i32,
+        log: &LaneLog<'s>,
         home: &Home,
         table: &Table,
-        snapshot: &'s Snapshot,
     ) -> Result<Stream<'s>> {
         let keys = &mut [
             ScanKey::i64(1, xid),
-            ScanKey::i32(2, topic),
-            ScanKey::i32(3, lane),
+            ScanKey::i32(2, log.topic),
+            ScanKey::i32(3, log.lane),
             ScanKey::above(4, self.last_id),
         ];
-        let scan = table.scan(home.xid, keys, snapshot)?;
+        let scan = table.scan(home.xid, keys, log.snapshot)?;
         self.stream(scan, Vec::new(), xid)
     }
 
@@ -285,13 +305,13 @@ impl Stream<'_> {
 }
 
 /// Events of a window in order.
-pub struct Reader<'s> {
+struct Reader<'s> {
     streams: Vec<Stream<'s>>,
 }
 
 impl Reader<'_> {
     /// Passes the next event to `use_it` and moves on; None at the end. The event is valid within the call.
-    pub fn next<T>(&mut self, use_it: impl FnOnce(&Event) -> Result<T>) -> Result<Option<T>> {
+    fn next<T>(&mut self, use_it: impl FnOnce(&Event) -> Result<T>) -> Result<Option<T>> {
         let heads = self.streams.iter().enumerate();
         let first = heads.filter_map(|(i, s)| s.head.map(|id| (id, i))).min();
         let Some((id, i)) = first else {

@@ -159,15 +159,6 @@ pub fn is_set() -> Result<bool> {
     Ok(known()?.is_some())
 }
 
-/// Whether a key that is stored here belongs to this shard; true if no shard is set.
-pub fn is_home(scope: &[u8], key: &[u8]) -> Result<bool> {
-    let known = known()?;
-    Ok(known
-        .as_ref()
-        .as_ref()
-        .is_none_or(|shard| shard.home(scope, key).1 == shard.shard))
-}
-
 fn known() -> Result<Rc<Option<Shard>>> {
     KNOWN.get(b"", stored)
 }

@@ -10,7 +10,7 @@ mod user;
 pub use user::{SwitchedUser, ensure_nothing_temporary};
 
 use crate::call::{from_utf8, shown, varlena};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::table::{self, Snapshot};
 use pgrx::pg_sys::{self, Datum};
 use std::cell::Cell;
@@ -215,7 +215,7 @@ impl Drop for Plan {
 }
 
 fn c_string(sql: &[u8]) -> Result<CString> {
-    CString::new(sql).map_err(|_| Error::new(Kind::Internal, "a statement contains a NUL byte"))
+    CString::new(sql).map_err(|_| Error::internal("a statement contains a NUL byte"))
 }
 
 fn prepare(sql: &CStr, types: &[pg_sys::Oid], options: i32) -> Result<pg_sys::SPIPlanPtr> {
@@ -230,8 +230,7 @@ fn prepare(sql: &CStr, types: &[pg_sys::Oid], options: i32) -> Result<pg_sys::SP
         )
     };
     match plan.is_null() {
-        true => Err(Error::new(
-            Kind::Internal,
+        true => Err(Error::internal(
             "a statement of pg_once could not be prepared",
         )),
         false => Ok(plan),
@@ -288,11 +287,8 @@ fn execute(
         })
     })?;
     match result >= 0 {
-        true => Ok(rows()),
-        false => Err(Error::new(
-            Kind::Internal,
-            format!("SPI_execute_plan: {result}"),
-        )),
+        true => Ok(result_rows(copied_value)),
+        false => Err(Error::internal(format!("SPI_execute_plan: {result}"))),
     }
 }
 
@@ -304,11 +300,6 @@ pub fn catch_races<T>(row: &str, work: impl FnOnce() -> Result<T>) -> Result<T> 
             |_| Err(Error::retry_transaction(row)),
         )
         .execute()
-}
-
-/// The rows of the last statement, copied out of SPI's memory.
-fn rows() -> Vec<Row> {
-    result_rows(copied_value)
 }
 
 type ReadValue = unsafe fn(pg_sys::HeapTuple, pg_sys::TupleDesc, i32) -> Option<Datum>;

@@ -7,6 +7,7 @@
 use super::Kept;
 use crate::caller;
 use crate::error::{Error, Kind, Result};
+use crate::settings;
 use pgrx::pg_sys::{self, OIDOID};
 use std::ffi::CStr;
 
@@ -83,24 +84,12 @@ impl SwitchedUser {
             context: 0,
             settings_level: 0,
         };
-        // SAFETY: reads and sets this backend's user and, at a settings level of its own, its settings.
+        // SAFETY: reads and sets this backend's user.
         unsafe {
             pg_sys::GetUserIdAndSecContext(&mut before.user, &mut before.context);
             pg_sys::SetUserIdAndSecContext(owner, before.context | flags as i32);
-            before.settings_level = pg_sys::NewGUCNestLevel();
-            for (name, value) in settings {
-                pg_sys::set_config_option(
-                    name.as_ptr(),
-                    value.as_ptr(),
-                    pg_sys::GucContext::PGC_USERSET,
-                    pg_sys::GucSource::PGC_S_SESSION,
-                    pg_sys::GucAction::GUC_ACTION_SAVE,
-                    true,
-                    0,
-                    false,
-                );
-            }
         }
+        before.settings_level = settings::begin_level(settings);
         before
     }
 }

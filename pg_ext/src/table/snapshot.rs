@@ -21,13 +21,8 @@ pub fn next_xid() -> i64 {
     unsafe { pg_sys::ReadNextFullTransactionId().value as i64 }
 }
 
-/// Assigns an id to this transaction if it has none. The caller has made sure that the transaction may write.
-pub fn assign_xid() {
-    // SAFETY: takes no argument; raises where no id can be given.
-    unsafe { pg_sys::GetCurrentTransactionId() };
-}
-
-/// Like [`assign_xid`], and returns the transaction's id with its epoch.
+/// The transaction's id with its epoch; assigns an id if it has none. The caller has made sure that the transaction may
+/// write.
 pub fn own_xid() -> i64 {
     // SAFETY: takes no argument; raises where no id can be given.
     unsafe { pg_sys::GetTopFullTransactionId().value as i64 }

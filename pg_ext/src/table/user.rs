@@ -6,15 +6,6 @@ use pgrx::pg_sys::{self, Oid};
 
 const FOR_UPDATE: i16 = pg_sys::TRIGGER_TYPE_UPDATE as i16;
 
-/// The triggers that an UPDATE fires.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Triggers {
-    /// None, except the server's own for foreign keys.
-    None,
-    /// Also triggers that `known` of [`Table::plain`] accepts.
-    Known,
-}
-
 /// The rules for a value that is written to a column.
 pub struct ColumnRules {
     pub not_null: bool,
@@ -58,13 +49,10 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// The triggers that an UPDATE of these columns fires. None if `computes` or `is_in_key` is true, or if the table
-    /// is no heap, is a partition or a parent, or has rules, policies or UPDATE triggers that are not `known`.
-    pub fn plain(
-        &self,
-        written: &[i16],
-        known: impl Fn(&pg_sys::Trigger) -> bool,
-    ) -> Option<Triggers> {
+    /// Whether an UPDATE of these columns fires `known` triggers. None if `computes` or `is_in_key` is true, or if the
+    /// table is no heap, is a partition or a parent, or has rules, policies, or UPDATE triggers that are neither `known`
+    /// nor the server's own for foreign keys.
+    pub fn plain(&self, written: &[i16], known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<bool> {
         // SAFETY: the relation is open, so what its cache entry points at is there.
         let is_plain = unsafe {
             let class = &*(*self.rel).rd_rel;
@@ -76,7 +64,7 @@ impl Table {
                 && !class.relrowsecurity
         };
         match is_plain && !self.computes() && !self.is_in_key(written) {
-            true => self.triggers(known),
+            true => self.fires(known),
             false => None,
         }
     }
@@ -125,8 +113,8 @@ impl Table {
         }
     }
 
-    fn triggers(&self, known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<Triggers> {
-        let mut found = Triggers::None;
+    fn fires(&self, known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<bool> {
+        let mut found = false;
         for trigger in self
             .all_triggers()
             .iter()
@@ -135,7 +123,7 @@ impl Table {
             // SAFETY: only compares oids.
             let key = unsafe { pg_sys::RI_FKey_trigger_type(trigger.tgfoid) };
             if known(trigger) {
-                found = Triggers::Known;
+                found = true;
             } else if !trigger.tgisinternal || key == pg_sys::RI_TRIGGER_NONE as i32 {
                 return None;
             }

@@ -8,7 +8,21 @@ use pgrx::pg_sys;
 /// Waits for the end of all other transactions that have written these tables, and blocks new writers. 55P03 if
 /// lock_timeout ends the wait.
 pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
-    tables.iter().try_for_each(|t| lock(t))
+    for name in tables {
+        ensure_writable(name)?;
+        let table = names::oid_of(name)?;
+        // SAFETY: the oid is a table of the extension.
+        let wait = || unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareLock as i32) };
+        wait_or(wait, || {
+            let name = name.to_string_lossy();
+            Error::new(
+                Kind::LockNotAvailable,
+                format!("could not lock once.{name} against writers"),
+            )
+            .hint("An open transaction has written this table. Try again when that transaction has ended.")
+        })?;
+    }
+    Ok(())
 }
 
 /// No other open transaction has written the table; false also during VACUUM. Does not wait, and keeps no lock.
@@ -22,21 +36,6 @@ pub fn has_no_writers(name: Name) -> Result<bool> {
         }
         Ok(is_free)
     }
-}
-
-fn lock(name: Name) -> Result<()> {
-    ensure_writable(name)?;
-    let table = names::oid_of(name)?;
-    // SAFETY: the oid is a table of the extension.
-    let wait = || unsafe { pg_sys::LockRelationOid(table, pg_sys::ShareLock as i32) };
-    wait_or(wait, || {
-        let name = name.to_string_lossy();
-        Error::new(
-            Kind::LockNotAvailable,
-            format!("could not lock once.{name} against writers"),
-        )
-        .hint("An open transaction has written this table. Try again when that transaction has ended.")
-    })
 }
 
 /// Blocks all other sessions from a table.

@@ -307,10 +307,9 @@ fn outcome(result: Option<TM_Result::Type>) -> Result<WriteOutcome> {
         Some(TM_Result::TM_Ok) => Ok(WriteOutcome::Done),
         Some(TM_Result::TM_Updated | TM_Result::TM_Deleted) => Ok(WriteOutcome::Changed),
         Some(TM_Result::TM_BeingModified | TM_Result::TM_WouldBlock) => Ok(WriteOutcome::Busy),
-        other => Err(Error::new(
-            Kind::Internal,
-            format!("unexpected result {other:?} of a row write"),
-        )),
+        other => Err(Error::internal(format!(
+            "unexpected result {other:?} of a row write"
+        ))),
     }
 }
 

@@ -121,8 +121,7 @@ fn warn(error: &str) {
 
 /// Runs a task within its share of the pass. `more` is true only if the share was used up.
 fn serve(task: Task) -> Result<Swept, Failure> {
-    let call = format!("once.sweep({BATCH}, '{}')", task.name());
-    server::show_work(&server::c_text(&call));
+    server::show_work(&format!("once.sweep({BATCH}, '{}')", task.name()));
     let begin = Instant::now();
     let mut all = Swept::default();
     loop {

@@ -156,7 +156,8 @@ pub fn transaction<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T
 }
 
 /// Shows the present task in pg_stat_activity.
-pub fn show_work(what: &CStr) {
+pub fn show_work(what: &str) {
+    let what = CString::new(what).unwrap_or_default();
     // SAFETY: copies the text.
     unsafe { pg_sys::pgstat_report_activity(pg_sys::BackendState::STATE_RUNNING, what.as_ptr()) };
 }
@@ -233,9 +234,4 @@ fn rows_changed(database: Oid) -> Option<RowsChanged> {
             counted_since,
         });
     }
-}
-
-/// A text for the server, without NUL.
-pub fn c_text(text: &str) -> CString {
-    CString::new(text.replace('\0', "")).unwrap_or_default()
 }

@@ -15,7 +15,7 @@ use crate::outbox::retry;
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
 use crate::outbox::topic::{Subscriber, Topic, all_subscribers};
-use crate::outbox::window::{self, Window};
+use crate::outbox::window::{self, LaneLog, Window};
 use crate::settings;
 use crate::table::{Name, ScanKey, Snapshot, Table, lock_against_writers};
 
@@ -95,18 +95,19 @@ impl LockedLog {
 
     /// The lane has events that the subscriber has not read past.
     fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Part>) -> Result<bool> {
-        let topic = subscriber.topic.id;
-        let mut window = Window::behind(subscriber, last.as_ref())?;
-        loop {
-            let mut rest = window.read(topic, lane, &self.log, &self.snapshot)?;
-            if rest.next(|_| Ok(()))?.is_some() {
-                return Ok(true);
-            }
-            match window.next(&self.seen, self.present) {
-                Some(next) => window = next,
-                None => return Ok(false),
-            }
-            window.find_late(topic, lane, &self.log, &self.snapshot)?;
-        }
+        let log = LaneLog {
+            topic: subscriber.topic.id,
+            lane,
+            tables: &self.log,
+            snapshot: &self.snapshot,
+            seen: &self.seen,
+            series: self.present,
+        };
+        let mut found = false;
+        Window::behind(subscriber, last.as_ref())?.walk(&log, |_| {
+            found = true;
+            Ok(false)
+        })?;
+        Ok(found)
     }
 }

@@ -8,7 +8,7 @@
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
 use crate::caller;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::options::{Given, Member};
 use crate::outbox::seen::Seen;
 use crate::outbox::series;
@@ -17,7 +17,7 @@ use crate::outbox::topic::{SUBSCRIBERS, Subscriber, TOPICS, Topic};
 use crate::row;
 use crate::spi::{self, Kept};
 use crate::table::{self, Table};
-use crate::trylock::wait_exclusive;
+use crate::trylock::TryLock;
 use pgrx::pg_sys::{BOOLOID, Datum, INT4OID, INT8OID, JSONBOID, TEXTOID};
 
 const FIND: &std::ffi::CStr = c"
@@ -180,7 +180,7 @@ pub fn all_options(subscriber: &Subscriber) -> Result<Datum> {
             Some(Datum::from(subscriber.paused)),
         ],
     )?;
-    spi::first(&rows).ok_or_else(|| Error::new(Kind::Internal, "a subscriber without options"))
+    spi::first(&rows).ok_or_else(|| Error::internal("a subscriber without options"))
 }
 
 /// `once.subscriber_drop`. Waits for open takes, acks and nacks of the subscriber, and open emits of delayed events.
@@ -190,7 +190,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     // The subscriber may have been dropped while this call waited for the topic.
     let subscriber = Subscriber::named_in(call)?;
     for lane in subscriber.lanes() {
-        wait_exclusive(lock_of(&subscriber, lane));
+        TryLock::wait(lock_of(&subscriber, lane)).keep();
     }
     let number = [Some(Datum::from(subscriber.id))];
     spi::query_latest(&HOLD_ALL, &number)?;

@@ -101,7 +101,7 @@ pub fn topic_get(call: &Call) -> Result<Datum> {
 }
 
 fn all_options(topic: &Topic) -> Result<Datum> {
-    options_if_there(topic)?.ok_or_else(|| Error::new(Kind::Internal, "a topic without options"))
+    options_if_there(topic)?.ok_or_else(|| Error::internal("a topic without options"))
 }
 
 /// The options of a topic. None: the topic was dropped since it was read.

@@ -4,7 +4,7 @@
 //! current. So a segment that is not current gets no more events once nobody holds its lock. Such a segment is marked
 //! as drained when all of its needed events are copied.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::incarnation;
 use crate::outbox::event::{self, SEGMENT, SEGMENTS};
 use crate::spi::{self, Kept};
@@ -131,7 +131,7 @@ fn is_blank(segment: usize) -> Result<bool> {
 pub fn mark_drained(segment: usize) -> Result<()> {
     // While an open snapshot does not see this transaction's commit, the horizon is at most this transaction's id. The
     // drained_xid is larger.
-    table::assign_xid();
+    table::own_xid();
     mark(segment, Some(table::next_xid()))
 }
 
@@ -159,6 +159,6 @@ pub fn truncate(segment: usize) -> Result<Swept> {
             ..Swept::default()
         }),
         Err(failure) if failure.is_wait => Ok(Swept::default()),
-        Err(failure) => Err(Error::new(Kind::Internal, failure.message)),
+        Err(failure) => Err(Error::internal(failure.message)),
     }
 }

@@ -27,8 +27,6 @@ use crate::table::{self, Snapshot};
 use crate::trylock::{self, TryLock};
 use log::Log;
 
-pub const TASK: &str = "outbox_retire";
-
 /// Copies up to `max` events, deletes up to `max` copies and `max` batches, truncates, rotates. None: already running.
 pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(trylock::OUTBOX_RETIRE) else {
