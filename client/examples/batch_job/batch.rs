@@ -8,8 +8,7 @@ use serde_json::json;
 
 use crate::store::Store;
 
-/// Takes the first item that is neither finished nor settled, also one that a dead worker left
-/// `working`.
+/// Takes the first unsettled item that is `pending`, or that an earlier run left `working`.
 const NEXT: &str = "UPDATE batch_item AS item SET state = 'working' \
     FROM (SELECT id FROM batch_item WHERE job_id = $1 AND state IN ('pending', 'working') \
           AND settled IS NULL ORDER BY id LIMIT 1 FOR UPDATE) AS next \

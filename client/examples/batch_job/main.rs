@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p pg-once --example batch_job -- --database-url postgres://localhost/mydb`, in a
 //! database where `CREATE EXTENSION pg_once` was done. The program makes its tables in a new schema, and
-//! four jobs: one finishes; one is delivered twice, and cancelled while it runs; one is killed with -9
-//! and then cancelled; one is killed and run again. It fails unless the points and artifacts of
+//! four jobs: one finishes; one is delivered twice, and cancelled while it runs; one is cancelled after its worker was
+//! killed with -9; one is run again after its worker was killed. The program fails unless the points and artifacts of
 //! each job are as expected. `batch.rs` is the part to read.
 
 mod batch;

@@ -135,7 +135,7 @@ impl Shop {
         expect("a card that is refused", self.made(), [1, 1, 0, 0])
     }
 
-    /// The card is charged and the shipment refused: one refund, although the first answer to it is lost.
+    /// The card is charged and the shipment refused: one refund is made, although its first answer is lost.
     async fn charged_and_not_shipped(&self) -> Result<()> {
         let nowhere = Order {
             address: "nowhere".to_owned(),

@@ -1,8 +1,8 @@
 //! Undoes one step of an aborted checkout.
 //!
 //! Invariant: before [`Undoer`] undoes a call, it asks whether the call was made, because a compensation is emitted for
-//! every call that may have been made; a call that was not made yet may still arrive. A compensation is delivered at
-//! least once, so the refund or cancellation sends the event's delivery key.
+//! every call that may have been made. A call that is not found may still arrive, so it is looked up again later. A
+//! compensation is delivered at least once, so the refund or cancellation sends the event's delivery key.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Owns the foreign service: an HTTP server in this process with a ledger. It makes one effect for all
-//! POSTs with one `Idempotency-Key`, answers a GET with the id of the key's effect, refuses by its rule,
-//! and fails as [`Foreign::trouble`] asks.
+//! Owns the foreign service: an HTTP server in this process with a ledger. The server makes one effect for all POSTs
+//! with one `Idempotency-Key`, answers a GET with the id of the key's effect, refuses POSTs by a rule, and fails as
+//! [`Foreign::trouble`] asks.
 //!
 //! Invariant: an effect is in the ledger before its answer can be lost, as with real services.
 
@@ -31,7 +31,7 @@ pub enum Trouble {
     NotBefore(SystemTime),
 }
 
-/// An effect, made by the first POST with its key that is not refused.
+/// The effect of the first accepted POST with `key`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect {
     pub id: String,
@@ -91,7 +91,7 @@ impl Foreign {
         effects.iter().filter(|e| e.path == path).cloned().collect()
     }
 
-    /// The number of POSTs to all paths, those with trouble too.
+    /// The number of POSTs to all paths, with or without trouble.
     pub fn requests(&self) -> usize {
         self.ledger().requests
     }

@@ -4,8 +4,8 @@
 //! where `CREATE EXTENSION pg_once` was done. The job runner's table may be in another database, or
 //! belong to another application; it needs a unique key to dedupe by. (A queue without such a key, for
 //! example pgmq, needs a table of the keys that were moved, written in the transaction that enqueues.)
-//! The program runs these cases: two enqueuers at once; one killed with -9; a queue that is missing; an event that
-//! is no job. It fails unless each of the other events makes one job. `enqueue.rs` is the part to read.
+//! The program runs these cases: two enqueuers at once; one killed with -9; a queue that is missing; an event that is
+//! no job. It fails unless each event that is a job is enqueued once. `enqueue.rs` is the part to read.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "each story uses a part of it")]

@@ -29,7 +29,7 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| {
     }
 });
 
-/// Crashes here if the point is listed and chosen at random, and first prints its name on standard error.
+/// If the point is listed and chosen at random, prints the point's name on standard error and crashes.
 pub fn point(name: &str) {
     if PLAN.points.iter().any(|point| point == name)
         && rand::rng().random_range(0..PLAN.one_in) == 0

@@ -150,7 +150,7 @@ async fn create_order(
     shop.make(lease, order, By::Request).await
 }
 
-/// Whether the scope keeps its requests, from which the completer makes abandoned orders.
+/// Whether the scope keeps its requests, which the completer needs to finish abandoned orders.
 async fn keeps_requests(scope: &Scope, shop: &Shop) -> anyhow::Result<bool> {
     let options: serde_json::Value = scope.get(&shop.pool).await?.parse()?;
     let keeps = options["keep_request"] == true;

@@ -28,7 +28,7 @@ const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, i
     made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 /// How long after a timeout the bank may still book the charge, at most. A lookup of the charge before that proves
-/// nothing. Shorter than the lease, which delays the lookup after a crash.
+/// nothing. Must be shorter than the lease: after a crash, only the lease delays the lookup.
 const BOOKS_LATE: Duration = Duration::from_secs(1);
 
 /// The body of a `POST /orders`.
@@ -116,7 +116,7 @@ impl Shop {
                 return Err(Failure::unknown("the charge is recorded without its id"));
             }
             Step::First { derived_key } => (derived_key, false),
-            // A bank that dedupes gets the same key again; elsewhere an earlier charge is looked up first, if possible.
+            // A bank that dedupes gets the same key; another bank is first asked for an earlier charge, if possible.
             Step::Again { derived_key, .. } => (derived_key, !self.bank.dedupes),
         };
         crash::point("after_step_begin");
@@ -181,7 +181,7 @@ impl Shop {
                     json!({"title": "the bank refused the charge", "bank_status": status.as_u16()});
                 Err(Failure::Abort(Response::new(402).with_body(&problem)?))
             }
-            // The next attempt can learn the outcome from such a bank, but from no other bank.
+            // The next attempt can learn the outcome from a bank that dedupes or can be asked, but from no other bank.
             Ended::NoAnswer(error, retry_after) if self.bank.dedupes => {
                 Err(Failure::Retry { error, retry_after })
             }

@@ -4,8 +4,8 @@
 //! where `CREATE EXTENSION pg_once` was done. The store sends a notice of an upload at least once, with the
 //! same message id or a new one. The program runs these cases: one notice twice at once; a handler that fails; the
 //! same content again, and new content; a rendering service in trouble; a file that is no picture; a
-//! renderer killed with -9. It fails unless each content has one job, and one rendition if it is a
-//! picture. `upload.rs` and `render.rs` are the parts to read.
+//! renderer killed with -9. It fails unless each change of content makes one job, and one rendition if the
+//! content is a picture. `upload.rs` and `render.rs` are the parts to read.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "each story uses a part of it")]
@@ -135,7 +135,7 @@ impl Service {
         )
     }
 
-    /// A new message about the same content makes no job. Then new content makes one, and so does the first content.
+    /// A new message about the same content makes no job. New content makes a job, and so does the old content later.
     async fn uploaded_again(&self) -> Result<()> {
         let same = self
             .uploads

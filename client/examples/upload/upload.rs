@@ -1,8 +1,8 @@
-//! Handles notices that an object was uploaded: each content gets one job, however many notices arrive.
+//! Handles notices that an object was uploaded: each change of its content gets one job, however many notices arrive.
 //!
 //! Stores send a notice at least once. For a repeated message the inbox returns the first verdict; a new message about
 //! the same content changes no row, and emits nothing. If notices may overtake each other, keep the store's sequence
-//! number in the row, and let only a newer one change it.
+//! number in the row, and let only a notice with a greater number change the row.
 //!
 //! The lines that pg_once adds to a consumer are marked `// once`, but not those that emit: many consumers do not emit.
 //!

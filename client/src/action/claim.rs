@@ -104,7 +104,7 @@ impl MachineRow {
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to update
     /// the table; `ON002` if a trigger or policy suppresses the update; `40001` for a lost race above READ COMMITTED,
-    /// or if a table of the machine (its name or a declared column) changed while this call waited for its lock.
+    /// or if the name or a declared column of a machine's table changed while this call waited for the table's lock.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

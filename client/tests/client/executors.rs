@@ -253,7 +253,7 @@ async fn behind_a_pooler_a_connection_is_served_by_one_session_after_another() {
     let (client, other) = (connect().await, connect().await);
     let (key, mut sessions) = (fresh_key(), BTreeSet::new());
     let lease = claimed(&key, &pool()).await;
-    // Other tests take sessions, too, so the first round may see one session only.
+    // Other tests use the pooler, too, so a round may find the same session twice.
     for _ in 0..100 {
         sessions.insert(backend_pid(&client).await);
         lease.extend(&client, None).await.unwrap();

@@ -7,7 +7,7 @@
 //! Failures are real: a terminated backend, a connection cut between the commit and its answer, a server that stops
 //! answering. To see an expired lease, most tests use a session whose clock is ahead; they do not sleep.
 
-// A test may fail loudly, and its name is its documentation.
+// A test may panic, and its name is its documentation.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod act;

@@ -204,8 +204,8 @@ async fn any_statement_of_an_order_or_its_answer_may_be_lost_and_the_service_goe
     }
 }
 
-/// A bank that does not dedupe and does not answer: it books each charge half a second after the request. It lists the
-/// charges that it has booked.
+/// A bank that does not dedupe, and answers no request for a charge: it books the charge half a second later. It lists
+/// the charges that it has booked.
 async fn late_bank() -> (String, Arc<Mutex<Vec<Value>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

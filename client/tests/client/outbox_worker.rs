@@ -203,7 +203,7 @@ async fn no_more_handlers_run_at_a_time_than_were_asked_for_and_no_more_is_taken
     };
     let shutdown = async {
         until(|| at_work.load(Ordering::SeqCst) == 3).await;
-        // The worker has one batch of five, of which two wait for a handler; another take gets the rest.
+        // The worker has one batch of five events, of which two wait for a handler; another take gets the other 15.
         let others = topic.default_subscriber().take(&pool(), 100, None).await;
         let others = others.unwrap().unwrap();
         assert_eq!(others.events.len(), 15);
@@ -678,7 +678,7 @@ async fn in_test_mode_a_handler_acks_in_a_transaction_that_is_rolled_back() {
 #[tokio::test]
 async fn an_event_that_its_handler_has_acked_is_not_delivered_again_though_the_answer_is_lost() {
     let once = Backoff { tries: 1, ..QUICK };
-    // With QUICK the handler runs its transaction again and gets ON006; with `once` it fails.
+    // With QUICK the handler runs its transaction again and gets ON006; with `once` it returns the commit's error.
     for backoff in [QUICK, once] {
         let (topic, written) = (fresh_topic().await, fresh_topic().await);
         for n in 0..2 {

@@ -204,12 +204,12 @@ impl Trouble {
         let cut = next
             .as_mut()
             .filter(|cut| cut.text.is_empty() || has(cut.text))?;
-        // Counts Query, Parse, Bind and Close; without a text, no heartbeats, because their times vary.
+        // Counts Query, Parse, Bind and Close. A cut without a text counts no heartbeats, because their times vary.
         if !b"QPBC".contains(&request[0]) || cut.text.is_empty() && has("_extend(") {
             return None;
         }
         if cut.nth == 1 && request[0] == b'P' && !has(EXECUTE) {
-            // sqlx prepares a statement in one request and runs it in the next, at which the cut must be.
+            // sqlx prepares a statement in one request and runs it in the next; the cut must be at the second request.
             cut.text = EXECUTE;
             return None;
         }

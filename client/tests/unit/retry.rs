@@ -1,6 +1,6 @@
 //! Unit tests of src/retry.rs.
 
-#![allow(clippy::unwrap_used)] // a test may fail loudly
+#![allow(clippy::unwrap_used)] // a test may panic
 
 use super::*;
 use std::cell::Cell;

@@ -1,6 +1,6 @@
 //! Unit tests of src/http/retry_after.rs.
 
-#![allow(clippy::unwrap_used)] // a test may fail loudly
+#![allow(clippy::unwrap_used)] // a test may panic
 
 use super::*;
 
