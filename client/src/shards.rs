@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 use crate::{Error, Executor, Key};
 
 const SET: &str = "SELECT once.shard_set(shard => $1, shards => $2)";
-/// More shards than the server takes.
+/// One shard more than the server takes.
 const TOO_MANY: usize = 65_537;
 
 /// A pool for each shard: each database holds a fixed slice of the routing values, such as tenants.

@@ -18,10 +18,10 @@ CREATE INDEX ON reconcile_ledger (idempotency_key);
 CREATE INDEX ON reconcile_ledger (reference);
 COMMENT ON TABLE reconcile_ledger IS 'The other side''s ledger, loaded by hand or by a job.';
 COMMENT ON COLUMN reconcile_ledger.idempotency_key IS 'The idempotency key that we sent: a step''s derived key.';
-COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key (of a refund: its refund_key), if the other side returns it. It decides for an entry without an idempotency_key.';
+COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key (of a refund: its refund_key), if the other side returns it. Identifies an entry that has no idempotency_key.';
 
 -- Compares the keys created in [since, until) with their entries in the ledger, and lists entries of that time that
--- belong to no key. Load the ledger up to one or two leases after `until`. Keys whose work is under way are not listed.
+-- belong to no key. Also load entries of one or two leases after `until`. Keys whose work is under way are not listed.
 CREATE FUNCTION reconcile(in_scope text, since timestamptz, until timestamptz)
 RETURNS TABLE (finding text, key text, attempt integer, charge_key text, refund_key text,
                wanted_cents bigint, moved_cents bigint, lines text[], to_do text)
@@ -115,8 +115,8 @@ COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
 'Aborts a parked key; a charge that was made is refunded by a compensation.';
 
 -- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to an attempt was
--- lost, a message that has arrived may be a dead letter all the same. final_after: how long after that their ledger may
--- still get its line. Here the event's payload names the message by "reference"; put your own member there.
+-- lost, a message that has arrived may be a dead letter all the same. final_after: how long after an event's death the
+-- ledger may still get the message's line. The payload names the message by "reference": put your own member there.
 CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text, final_after interval DEFAULT '3 days')
 RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)
 LANGUAGE sql STABLE AS $$

@@ -110,7 +110,7 @@ pub(super) use settings;
 /// A database that a worker works in; with its number if the worker was made over shards.
 pub(super) type Place<E> = (Option<usize>, E);
 
-/// Clones the executors, for a worker that may be moved into a task.
+/// Clones the executors: a worker that owns them may be moved into a task.
 pub(super) fn owned<E: Clone>(places: Vec<Place<&E>>) -> Vec<Place<E>> {
     let owned = |(shard, exec): Place<&E>| (shard, exec.clone());
     places.into_iter().map(owned).collect()
@@ -276,10 +276,10 @@ impl<W: Debug> Intake<'_, W> {
     }
 
     /// Whether the worker goes on after this error. A worker whose first call is refused ends, because its setup is
-    /// wrong. A worker that was answered before goes on after most refusals, such as in a failover or with a new
-    /// password. It ends only after a final error: the topic or machine is gone, access is refused, an argument is
-    /// wrong, or the pool is closed. A pooler may not know a database yet, so the first call is retried a few times if
-    /// the database is missing (3D000).
+    /// wrong. A worker that was answered before goes on after most refusals, such as those during a failover or a
+    /// change of the password. It ends only after a final error: the topic or machine is gone, access is refused, an
+    /// argument is wrong, or the pool is closed. A pooler may not know a database yet, so the first call is retried a
+    /// few times if the database is missing (3D000).
     fn outlives(&self, error: &Error, failures: u32) -> bool {
         if error.code() == Some("3D000") && !self.answered {
             return failures + 1 < self.pace.backoff.tries;

@@ -22,7 +22,7 @@ use crate::{Autocommit, CleanupItem, Error, Machine, MachineRow, PendingCancel, 
 
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// How many rows the worker asks for at a time, besides deferred rows.
+/// How many rows the worker asks for at a time, not counting deferred rows.
 const BATCH: usize = 100;
 
 /// The most rows that one call of the server lists.
@@ -55,7 +55,7 @@ impl Machine {
     /// Prepares to tear down the pending rows: flagged, without a lease, and not in a terminal status. The worker tears
     /// down one row at a time; its polls are at most 5 s apart. When told to stop, it finishes the running teardown,
     /// however long that takes; or, with a [`grace`](TeardownWorker::grace), drops the teardown after that time, and
-    /// the next worker repeats it from the start. The executor is one on which each call commits by itself.
+    /// the next worker repeats it from the start. Each call on the executor must commit by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
         self.teardown_worker_in(vec![(None, exec)])
     }
@@ -115,8 +115,8 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     /// ```
     ///
     /// # Errors
-    /// A final error of the call that lists rows: `42704`, `42501`, a closed pool; of its first call also any other
-    /// refusal.
+    /// A final error of the call that lists rows: `42704`, `42501`, a closed pool; or any other refusal of the worker's
+    /// first call.
     pub async fn run<C, F, X>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -153,7 +153,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         let mut intake = self.pace.intake(&self.machine, None, &stage);
         let slots = Arc::new(Semaphore::new(1)); // only this loop uses it
         loop {
-            // The server lists deferred rows, too, so the worker asks for that many more.
+            // The server lists deferred rows, too, so the worker adds their number.
             let max = (self.batch + deferred.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
             let ask = || self.machine.cancel_pending(exec, max);

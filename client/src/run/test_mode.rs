@@ -48,7 +48,7 @@ pub trait Begin: Autocommit + Clone + Send + 'static {
 impl Begin for Pool {
     async fn begin(&self) -> Result<OpenTransaction, Error> {
         let client = Arc::new(self.get().await?);
-        // In an aborted transaction a COMMIT alone rolls back without an error; the `SELECT` before it fails.
+        // In an aborted transaction the `SELECT` fails; without it, COMMIT would roll back and report no error.
         OpenTransaction::begin(client, ["BEGIN", "SELECT; COMMIT", "ROLLBACK"]).await
     }
 }
@@ -72,7 +72,7 @@ impl Begin for TestMode<Arc<Client>> {
 #[derive(Clone, Debug)]
 pub struct OpenTransaction {
     client: Arc<Client>,
-    /// Dropped after `client`: when `Open` is dropped, no clone holds the connection any more.
+    /// Declared after `client`, and so dropped after it: no clone holds the connection when `Open` is dropped.
     open: Arc<Open>,
 }
 

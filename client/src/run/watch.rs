@@ -82,7 +82,7 @@ impl<'a, P: Begin> Watch<'a, P> {
     }
 
     /// Commits a transaction that has extended the lease or finished the action. If the commit has no answer, extends
-    /// the lease: that call waits until the transaction is over, and `AlreadyDone` means that the action is finished.
+    /// the lease. The extension waits until the transaction is over. `AlreadyDone` means that the action is finished.
     pub(super) async fn commit(&self, transaction: OpenTransaction) -> Result<(), Error> {
         let committed = self.backoff.in_time(transaction.end()).await;
         match &committed {
@@ -140,7 +140,7 @@ impl<'a, P: Begin> Watch<'a, P> {
             (Ok(true), None) => Ok(Some(reason)),
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
-            // The work's error may be about another lease. This action's lease is lost already, or it will expire.
+            // The release failed: this action's lease is lost or will expire, even if the error is about another lease.
             (Err(_), Some(error)) if error.kind() == Kind::LeaseLost => Ok(None),
             (Err(refusal), Some(error)) => {
                 tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");

@@ -393,7 +393,7 @@ async fn a_requester_without_a_claim_state_moves_the_row_with_the_writes_of_its_
     assert_eq!(jobs.points().await, 90);
 }
 
-/// Names a machine and a row in the child process, in which the next test waits to be killed.
+/// The environment variable that tells the child process its machine and row.
 const KILLED: &str = "PG_ONCE_TEST_KILLED_ACTION";
 
 /// Runs in a child process only: writes, then waits with the transaction open until it is killed.

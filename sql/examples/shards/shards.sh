@@ -5,7 +5,7 @@
 # Each run reads the state of the move from the servers and the pooler, mainly from the databases' names:
 #   NAME         is the home: clients are sent there, or will be after the steps map and resume
 #   NAME_coming  is being filled, at the target
-#   NAME_moved   was the home, or is split's copy of one that stays; no client knows it, and the operator drops it
+#   NAME_moved   was the home, or is split's copy of a database that stays; no client knows it, the operator drops it
 # So the same command continues where a killed run stopped.
 set -euo pipefail
 
@@ -206,8 +206,8 @@ homes() { # pooler
         index(names, " " $at["name"] " ") && $at["database"] == $at["name"] { print $at["name"], $at["host"] ":" $at["port"], $at["paused"] }'
 }
 
-# The commit of the rename flushes the WAL, with all earlier commits of clients. Without this, if clients have
-# synchronous_commit = off, the end of the WAL that later steps wait for would lack the last commits.
+# The commit of the rename flushes the WAL, with all earlier commits of clients, also those with synchronous_commit =
+# off. Later steps wait for the flushed end of the WAL, so it must include all of these commits.
 rename() { # cluster, from, to
     local round command="ALTER DATABASE \"$2\" RENAME TO \"$3\""
     for round in 1 2 3 4 5; do
@@ -527,7 +527,7 @@ split() {
         resume
     fi
     step "at $TO, rename the copies of those that stay to NAME_moved, closed; drop the slot $SLOT at $FROM."
-    # Once the slot is dropped, a database with the name of a copy may be a new one.
+    # Once the slot is dropped, a database with the name of a copy may be a new one, and must stay open.
     if is_true "$FROM" postgres "SELECT EXISTS (SELECT $OUR_SLOT)"; then
         fence_copies
         ask "$FROM" postgres "SELECT pg_drop_replication_slot('$SLOT')" >/dev/null
@@ -627,7 +627,7 @@ subscribe() {
         ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION ENABLE"
         return
     fi
-    # This fails, as NAME_moved does not exist yet; the error shows whether drain will be let in.
+    # This fails, as NAME_moved does not exist yet. The error shows whether the subscription will be let into it.
     let_in "the server $TO into ${NAME}_moved at $FROM" "$(exec 9>&-; sql "$TO" "${NAME}_coming" "CREATE SUBSCRIPTION ${PUBLICATION}_try
         CONNECTION '$(connection "${NAME}_moved")' PUBLICATION $PUBLICATION WITH (create_slot = false, slot_name = NONE, enabled = false)" 2>&1 || true)"
     # The publication comes first: the slot must begin after it in the WAL.
@@ -694,7 +694,7 @@ finish() {
         FROM (SELECT format('%I.%I', schemaname, sequencename) AS s FROM pg_sequences) q" |
         sql "$FROM" "${NAME}_moved" | sql "$TO" "${NAME}_coming" >/dev/null
     if is_subscribed; then
-        # In one transaction: a subscription without a slot could not be enabled again.
+        # In one transaction: a killed run must not leave a subscription without a slot, which cannot be enabled again.
         ask "$TO" "${NAME}_coming" "ALTER SUBSCRIPTION $PUBLICATION DISABLE;
             ALTER SUBSCRIPTION $PUBLICATION SET (slot_name = NONE); DROP SUBSCRIPTION $PUBLICATION"
     fi

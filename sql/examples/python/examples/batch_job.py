@@ -11,7 +11,7 @@ KEPT = "UPDATE batch_item SET settled = 'kept' WHERE job_id = %s AND settled IS 
 
 
 def run_job(db, render, delete, job):
-    """One delivery of the queue: acknowledge it unless it says in_progress."""
+    """Handles a message of the queue. Acknowledge the message unless the outcome is in_progress."""
     row = Row("batch_job", job)
     done = act(db, row, "run", lambda action: run_items(db, render, action), keep, requester="worker")
     return teardown(db, row, delete) if done.outcome == "cancelling" else done
@@ -37,6 +37,6 @@ def keep(conn, job):
 
 
 def cancel_job(db, delete, job):
-    """What POST /jobs/…/cancel does: accepted means that the worker at it tears down."""
+    """What POST /jobs/…/cancel does. If the outcome is accepted, the worker that runs the job tears it down."""
     asked = cancel.request(db, Row("batch_job", job))
     return teardown(db, Row("batch_job", job), delete) if asked.outcome == "teardown" else asked

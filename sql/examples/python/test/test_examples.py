@@ -67,7 +67,7 @@ class Killed(unittest.TestCase):
         return f"killed last at {self.at}"
 
     def killed_at(self, name: str, key: str, arrives: bool, nth: int = 1, statement: str = "") -> bool:
-        """Runs the example in a process that is killed at its nth such statement. False: it had fewer."""
+        """Runs the example in a process that is killed at the nth statement with this text. False: it sent fewer."""
         self.at = (statement or nth, "done" if arrives else "not sent")
         with Proxy(ADMIN_URL) as proxy:
             proxy.cut(statement, nth=nth, arrives=arrives, hold=True)
@@ -172,7 +172,7 @@ class Killed(unittest.TestCase):
             self.assertEqual(conn.execute("SELECT * FROM once.cancel_audit('batch_job')").fetchall(), [])
 
     def test_a_payment_of_the_api(self) -> None:
-        """Killed at these four statements only: SQLAlchemy asks for the server's version and settings by others."""
+        """Killed at these four statements only: SQLAlchemy sends others to ask for the version and settings."""
         statements = ("key_claim(", "INSERT INTO payment_made", "key_complete(", "COMMIT")
         for statement, arrives in itertools.product(statements, (False, True)):
             key, before = new_key(), scalar("SELECT count(*) FROM payment_made")

@@ -658,7 +658,7 @@ class Actions(unittest.TestCase):
             on = Connections(proxy.url)
             acted = act(on, row, "close", lambda _: what, note, requester="clerk", patch=patch)
             self.assertEqual((acted.outcome, acted.result, noted(what)), ("finished", what, 1))
-            # ON006: of the repeated finish, then of the release, which shows that this action has finished.
+            # The repeated finish gets ON006. So does the release, which shows that this action has finished.
             self.assertEqual((proxy.refusals, len(patched)), (["ON006", "ON006"], 2))
 
     def test_what_something_else_has_done_already_is_no_end_of_the_action(self) -> None:

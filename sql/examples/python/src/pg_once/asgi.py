@@ -8,7 +8,7 @@ if the application stores the answer in its own transaction:
 
     await current(request).complete(session, 201, body)
 
-Else a retry after a crash between the two COMMITs runs the request again, safe only if its writes and calls dedupe.
+Without it, a retry after a crash between the two COMMITs repeats the request; its writes and calls must then dedupe.
 """
 
 import asyncio
@@ -116,11 +116,11 @@ class Idempotency:
             return told, []
 
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
-        """Runs the application. Stores its answer unless the application has done so, or releases the key.
+        """Runs the application. Stores its answer or releases the key, unless the application has stored an answer.
 
         An answer that the application has stored may have been rolled back.
         """
-        # Without the server's extensions: by one of them the application could send a file, which could not be stored.
+        # The server's extensions are withheld: with one, the application could send a file, which cannot be stored.
         answer = await _run_app(self.app, {**scope, "extensions": {}, LEASE: lease}, body, once)
         if lease.answers:
             committed = await lease.committed(self.pool)

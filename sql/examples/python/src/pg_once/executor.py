@@ -303,7 +303,7 @@ async def drive_async(on: Any, flow: Flow[T]) -> T:
 
 
 def _beat_once(beat: Beat) -> Flow[bool]:
-    """Extends the lease. False: no more heartbeats. The next write with the token reports a lost lease, too."""
+    """Extends the lease. False: no more heartbeats. A lost lease is only logged: the next write raises LeaseLost."""
     try:
         yield from beat.extend()
     except AlreadyDone:

@@ -53,7 +53,7 @@ class Invoke:
 
 @dataclass(frozen=True)
 class Under:
-    """A flow with a heartbeat on other connections of the pool; without a heartbeat on the caller's connection."""
+    """A flow with a heartbeat on other connections of the pool. On the caller's connection there is no heartbeat."""
 
     beat: Beat
     body: "Callable[[], Flow[Any]]"
@@ -100,7 +100,7 @@ def repeated(effect: Effect, tries: int, again: tuple[type[OnceError], ...]) -> 
 
 
 def ask(sql: str, tries: int = 8, /, **arguments: object) -> Flow[list[Any]]:
-    """One call of pg_once. On a pool it is sent until answered, up to `tries` times; above 1 it must be repeatable."""
+    """One call of pg_once. On a pool, sent until answered, up to `tries` times; if tries > 1, it must be repeatable."""
     rows: list[Any] = yield from repeated(Query(sql, arguments), tries, (Conflict, Unavailable))
     return rows
 
@@ -118,8 +118,8 @@ def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
 def in_transaction(body: Callable[[Any], Flow[T]], unanswered: bool = False) -> Flow[T]:
     """One transaction, again after 40001, 40P01 and 55P03, which roll back for sure.
 
-    unanswered: again after a lost connection, too, where the COMMIT may have been carried out. Only for a transaction
-    whose repeat detects that, such as by a fenced write: its AlreadyDone undoes the other writes.
+    unanswered: again after a lost connection, too, although the COMMIT may have been carried out. Then the repeat
+    must write nothing; a fenced write ensures this, because its AlreadyDone rolls the repeat back.
     """
     again = (Conflict, Unavailable) if unanswered else (Conflict,)
     result: T = yield from repeated(Transaction(body), 8 if unanswered else 5, again)

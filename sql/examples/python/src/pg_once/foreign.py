@@ -12,7 +12,7 @@ from .http import retry_after
 
 # Statuses 4xx after which the same call may succeed later.
 NOT_FINAL = {401, 403, 408, 409, 425, 429}
-# Statuses that say that the call did nothing. 404 and 405 may be of a gateway, after an earlier call that acted.
+# Statuses of a call that did nothing. 404 and 405 are no refusal: a gateway may send them after an earlier call acted.
 NOT_DONE = {401, 403, 404, 405, 425, 429}
 
 

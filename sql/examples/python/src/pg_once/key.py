@@ -40,7 +40,7 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# NULL: the transaction is open. (An id from xmax on is not looked up: it may have no status in the log yet.)
+# NULL: the transaction is open. So is one with an id from xmax on, for which the log may have no status yet.
 COMMITTED = """
 SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
             THEN nullif(pg_xact_status(%(transaction)s::xid8), 'in progress') = 'committed' END AS committed"""
@@ -132,7 +132,7 @@ class Lease:
     resumed: bool = False
     request: str | None = None  # JSON text; only from take_abandoned, if the scope keeps requests
     asked: timedelta | None = None  # the lease that the claim named
-    # The answer that this lease has stored, and its transaction's id; None: an earlier, committed try stored it.
+    # The answer that this lease has stored, and the id of the storing transaction (None: an earlier, committed try).
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -212,7 +212,7 @@ class Lease:
         """One transaction, repeated if its COMMIT is not answered: moves the recovery point and calls writes(conn).
 
         AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after that COMMIT.
-        Only the same point with the same state is a repeat. So make the ids of the state before you call `phase`.
+        A call counts as a repeat only with the same point and state. So make the state's ids before you call `phase`.
         """
 
         def body(conn: Any) -> Flow[None]:

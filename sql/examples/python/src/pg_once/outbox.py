@@ -152,7 +152,7 @@ class Subscriber:
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """Returns how many it acked (0 for None after a lost answer). In a transaction, ack before calls on keys."""
+        """Returns how many it acked (0 if unknown after a lost answer). In a transaction, ack before calls on keys."""
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
         return told[0].acked if told else len(event_ids or ())
 

@@ -42,8 +42,8 @@ def run(
     """Answers a request: does the work, replays the stored answer, or says why it can do neither.
 
     request: the JSON text as it came, or a value; another request under the same key is 422.
-    wait: seconds for which a duplicate claims again until the first request's answer is there, instead of 409. It
-    claims again after 10 ms, doubling to 500 ms, and writes nothing.
+    wait: seconds for which a duplicate waits for the first request's answer, before it gets 409. It claims again
+    after 10 ms, doubling to 500 ms, and writes nothing.
     """
 
     def ask_for() -> Flow[Claim]:
@@ -174,7 +174,7 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
     except BaseException as error:
         answered = yield from give_back(lease, repr(error), deferred or wait_after(lease.attempt))
         if answered and isinstance(error, OnceError):
-            return answered  # its COMMIT was not answered, and the repeat met a row of its own
+            return answered  # the first try was committed, and its row made the repeat fail
         raise
 
 
