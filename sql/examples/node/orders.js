@@ -79,6 +79,7 @@ async function askBank(derivedKey, orderId, amountCents, lost) {
       method: 'POST',
       headers: { 'Idempotency-Key': derivedKey, 'Content-Type': 'application/json' },
       body: JSON.stringify({ reference: orderId, amount_cents: amountCents }),
+      redirect: 'manual', // a redirected POST becomes a GET, whose answer says nothing about the charge
       signal: AbortSignal.any([lost, AbortSignal.timeout(10_000)]),
     });
     body = await response.text();

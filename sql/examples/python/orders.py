@@ -33,6 +33,16 @@ USER = "X-Forwarded-User"
 BANK_REMEMBERS = float(os.environ.get("BANK_REMEMBERS", 24 * 3600))
 
 
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST becomes a GET, whose answer says nothing about the charge, so a redirect is a failure."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(NoRedirect)
+
+
 class Shop:
     def __init__(self, db: ConnectionPool, bank_url: str) -> None:
         self.db = db
@@ -78,7 +88,7 @@ class Shop:
         body = json.dumps({"reference": order_id, "amount_cents": amount_cents}).encode()
         headers = {"Idempotency-Key": derived_key, "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.bank_url}/charges", body, headers)
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with OPENER.open(request, timeout=10) as response:
             answer = response.read().decode()
         json.loads(answer)["charge_id"]  # an answer without it counts as no answer
         return answer

@@ -273,6 +273,15 @@ test('a gateway without its service refuses no order', async () => {
   await assertDoneOnce(key);
 });
 
+test('a redirect is no answer of the bank', async () => {
+  const key = newKey();
+  outside.say = [['amount_cents', 302, { Location: outside.url }]];
+  assert.equal((await post(a, key, order())).status, 503);
+  assert.equal(await scalar("SELECT last_error FROM once.key_get('orders.create', $1)", storedKey(key)), 'the bank says 302');
+  assert.equal((await postUntilAnswered(a, key, order())).status, 201);
+  await assertDoneOnce(key);
+});
+
 test('a charge that the bank has forgotten waits for a person', async (t) => {
   const key = newKey();
   const forgetful = await service(t, { BANK_REMEMBERS: '0' });

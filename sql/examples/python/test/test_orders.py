@@ -248,6 +248,15 @@ class Orders(unittest.TestCase):
         self.assertEqual((first.status, second.status, second.replayed), (402, 402, True))
         self.assertEqual(scalar("SELECT status FROM orders WHERE idempotency_key = %s", stored(key)), "refused")
 
+    def test_a_redirect_is_no_answer_of_the_bank(self) -> None:
+        key = new_key()
+        self.outside.say = [("amount_cents", 302, {"Location": self.outside.url})] * TRIES
+        self.assertEqual(post(self.a, key, order()).status, 503)
+        error = scalar("SELECT last_error FROM once.key_get('orders.create', %s)", stored(key))
+        self.assertEqual(error, "the other side says 302")
+        self.assertEqual(post_until_answered(self.a, key, order()).status, 201)
+        self.assert_done_once(key)
+
     def test_a_charge_that_the_bank_has_forgotten_waits_for_a_person(self) -> None:
         key = new_key()
         with self.service(BANK_REMEMBERS="0") as forgetful:
