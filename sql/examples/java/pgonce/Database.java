@@ -172,6 +172,7 @@ public record Database(DataSource source) {
             } catch (SQLException error) {
                 failure = OnceException.of(error);
             } catch (OnceException error) {
+                if (error instanceof OnceException.AlreadyDone done) done.repeated = failures > 1;
                 failure = error;
             }
             if (failures >= tries || !worthIt.test(failure)) throw failure;

@@ -46,7 +46,14 @@ public class OnceException extends RuntimeException {
 
     /** ON006: an earlier transaction has made this call: roll back, continue after the call (Key.run claims again). */
     public static class AlreadyDone extends OnceException {
+        boolean repeated;
+
         AlreadyDone(SQLException cause) { super(cause); }
+
+        /** Whether that transaction was an earlier try of this very Database.call, whose answer was lost. */
+        public boolean isRepeated() {
+            return repeated;
+        }
     }
 
     /** ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools. */

@@ -108,35 +108,30 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
         return database.call(1, connection -> subscriber.take(connection, BATCH, lease));
     }
 
-    /** An ack or nack may be repeated until it is answered. False: ON006, the events have left the batch before. */
-    private <T> boolean retried(Database.Work<T> call) {
-        try {
-            database.call(call);
-            return true;
-        } catch (OnceException.AlreadyDone e) {
-            Database.LOG.log(Level.DEBUG, "done already");
-            return false;
-        }
-    }
-
     private void ack(long token, Event event) {
-        retried(connection -> subscriber.ack(connection, token, List.of(event.id())));
-        Database.LOG.log(Level.DEBUG, "acked");
+        try {
+            database.call(connection -> subscriber.ack(connection, token, List.of(event.id())));
+            Database.LOG.log(Level.DEBUG, "acked");
+        } catch (OnceException.AlreadyDone e) { // an earlier try, or the delivery itself, has acked it
+            Database.LOG.log(Level.DEBUG, "done already");
+        }
     }
 
     /** False: the events had left the batch by another call, such as an ack of the handler's own. */
     private boolean nack(long token, List<Event> events, NotDelivered failure) {
         List<Long> ids = events.stream().map(Event::id).toList();
         String error = Lease.storable(failure.getMessage());
-        int[] sent = {0};
-        boolean answered = retried(connection -> {
-            sent[0]++;
-            for (Subscriber.Nacked nacked : subscriber.nack(connection, token, error, failure.kind, failure.after, ids)) {
+        Database.Work<List<Subscriber.Nacked>> nack =
+                connection -> subscriber.nack(connection, token, error, failure.kind, failure.after, ids);
+        try {
+            for (Subscriber.Nacked nacked : database.call(nack)) {
                 String said = "event " + nacked.id() + ", attempt " + nacked.attempt() + ": " + error;
                 Database.LOG.log(nacked.dead() ? Level.WARNING : Level.INFO, nacked.dead() ? said + ", dead" : said);
             }
-            return null;
-        });
-        return answered || sent[0] > 1;
+            return true;
+        } catch (OnceException.AlreadyDone e) {
+            Database.LOG.log(Level.DEBUG, "done already");
+            return e.isRepeated();
+        }
     }
 }

@@ -56,7 +56,7 @@ async function withClient(pool, work) {
 }
 
 /**
- * Runs one call of pg_once, again after Conflict and Unavailable.
+ * Runs one call of pg_once, again after Conflict and Unavailable. Sets `repeated` of an AlreadyDone.
  * With tries above 1, only for calls that may be repeated: claims with a holder, and calls that present a token.
  */
 export async function call(pool, work, tries = 8) {
@@ -64,6 +64,7 @@ export async function call(pool, work, tries = 8) {
     try {
       return await withClient(pool, work);
     } catch (error) {
+      if (error instanceof AlreadyDone) error.repeated = failures > 1;
       if (failures >= tries || !(error instanceof Conflict || error instanceof Unavailable)) throw error;
       await sleep(waitBefore(failures));
     }

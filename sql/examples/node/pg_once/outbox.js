@@ -145,34 +145,33 @@ export class Worker {
           if (nacked && event.orderKey !== null) stuck.add(event.orderKey);
           continue;
         }
-        await this.#retried((client) => this.subscriber.ack(client, token, [event.eventId]));
+        await this.#ack(token, event);
       }
     });
+  }
+
+  async #ack(token, event) {
+    try {
+      await call(this.pool, (client) => this.subscriber.ack(client, token, [event.eventId]));
+    } catch (error) {
+      if (!(error instanceof AlreadyDone)) throw error; // an earlier try, or `deliver` itself, has acked it
+    }
   }
 
   /** → false if the events had left the batch by another call, such as an ack of the handler's own. */
   async #nack(token, events, { message, kind, after }) {
     const ids = events.map((event) => event.eventId);
-    const error = message.replaceAll('\0', '').slice(0, 1000);
-    let sent = 0;
-    const nack = (client) => {
-      sent += 1;
-      return this.subscriber.nack(client, token, ids, { error, kind, after });
-    };
-    const nacked = await this.#retried(nack);
-    for (const row of nacked) {
-      console.warn(`event ${row.eventId}, attempt ${row.attempt}: ${error}${row.dead ? ', dead' : ''}`);
-    }
-    return nacked.length > 0 || sent > 1;
-  }
-
-  /** An ack or nack may be repeated until it is answered. ON006: an earlier try was carried out. */
-  async #retried(work) {
+    const said = message.replaceAll('\0', '').slice(0, 1000);
+    const options = { error: said, kind, after };
     try {
-      return await call(this.pool, work);
+      const nacked = await call(this.pool, (client) => this.subscriber.nack(client, token, ids, options));
+      for (const row of nacked) {
+        console.warn(`event ${row.eventId}, attempt ${row.attempt}: ${said}${row.dead ? ', dead' : ''}`);
+      }
+      return true;
     } catch (error) {
-      if (error instanceof AlreadyDone) return [];
-      throw error;
+      if (!(error instanceof AlreadyDone)) throw error;
+      return error.repeated;
     }
   }
 }
