@@ -21,7 +21,7 @@ from typing import Any
 from .errors import Conflict, InvalidArgument, OnceError, Unavailable, WrongShard
 from .executor import AsyncEngine, AsyncPool, is_async
 from .flow import log
-from .foreign import NOT_FINAL
+from .foreign import NOT_REFUSED
 from .http import Answer, key_of_header, problem, retry_after, wait_of_header
 from .key import InProgress, Lease
 from .run import answer_of, run
@@ -37,6 +37,8 @@ LEASE = "pg_once.lease"
 BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
 # Headers of one response only, which are not stored.
 NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding"}
+# Answers 4xx of the application that are not stored.
+NOT_FINAL = NOT_REFUSED - {404, 405}
 # Sent with the first answer, and never replayed.
 ONLY_FIRST = {"set-cookie"}
 

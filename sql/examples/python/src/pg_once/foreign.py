@@ -10,10 +10,10 @@ from .executor import P, T, drive, drive_async
 from .flow import Flow, Invoke, Pause, log, wait_before
 from .http import retry_after
 
-# Statuses 4xx after which the same call may succeed later.
-NOT_FINAL = {401, 403, 408, 409, 425, 429}
-# Statuses of a call that did nothing. 404 and 405 are no refusal: a gateway may send them after an earlier call acted.
+# Statuses of a call that did nothing.
 NOT_DONE = {401, 403, 404, 405, 425, 429}
+# Statuses 4xx that are no refusal. 404 and 405 may be a gateway's, so an earlier call may have acted.
+NOT_REFUSED = NOT_DONE | {408, 409}
 
 
 class Retry(Exception):
@@ -93,7 +93,7 @@ def _ended(error: Exception, dedupes: bool) -> Exception:
     if not isinstance(status, int):
         return (Retry if dedupes else Unknown)(f"the other side did not answer: {error!r}")
     said = f"the other side says {status}"
-    if 400 <= status < 500 and status not in NOT_FINAL | NOT_DONE:
+    if 400 <= status < 500 and status not in NOT_REFUSED:
         return Refused(said)
     if not dedupes and status not in NOT_DONE:
         return Unknown(said)
