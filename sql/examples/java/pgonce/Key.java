@@ -35,7 +35,7 @@ public record Key(Database database, String scope, String key) {
     public static class Retry extends RuntimeException {
         private final Double after;
 
-        /** afterSeconds: null: longer after each attempt. */
+        /** afterSeconds: at most a day; null: longer after each attempt. */
         public Retry(String error, Double afterSeconds, Throwable cause) {
             super(error, cause);
             after = afterSeconds;
@@ -71,7 +71,7 @@ public record Key(Database database, String scope, String key) {
             try (Database.Heartbeat beating = database.heartbeat(lease.seconds(), lease::extend)) {
                 return work.run(lease);
             } catch (Retry failure) {
-                double after = failure.after == null ? waitAfter(lease.attempt()) : failure.after;
+                double after = Lease.storableWait(failure.after == null ? waitAfter(lease.attempt()) : failure.after);
                 giveBack(lease, failure.getMessage(), after);
                 return Answer.problem(503, "the request could not be finished", after);
             } catch (Unknown failure) {

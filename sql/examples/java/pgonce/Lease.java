@@ -15,6 +15,8 @@ import java.util.Map;
  * state and results are JSON text.
  */
 public record Lease(String scope, String key, long token, int attempt, String recoveryPoint, String state, double seconds) {
+    // A longer wait is cut to one day: a Retry-After may have the wrong unit, or a date from a clock that is wrong.
+    private static final double LONGEST_WAIT = 86_400;
     private static final String STEP = """
             SELECT done, result, attempted, derived_key, extract(epoch FROM clock_timestamp() - first_at)::float8 AS age
               FROM once.key_step(?, ?, ?, ?, on_abort => ?::json)""";
@@ -143,10 +145,10 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return null;
     }
 
-    /** A wait in seconds that the server accepts: longer than 0, at most a hundred years. */
+    /** A wait in seconds that the server accepts, and that blocks nothing for long: longer than 0, at most LONGEST_WAIT. */
     static Double storableWait(Double seconds) {
         if (seconds == null) return null;
-        return seconds > 1e-6 ? Math.min(seconds, 100.0 * 365 * 86400) : 1e-6;
+        return seconds > 1e-6 ? Math.min(seconds, LONGEST_WAIT) : 1e-6;
     }
 
     /** A text that the server accepts: not empty, at most 1000 characters, no NUL. */

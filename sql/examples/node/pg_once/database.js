@@ -22,10 +22,13 @@ export async function rows(client, text, values) {
   }
 }
 
-/** A wait in seconds that the server accepts: longer than 0, at most a hundred years. */
+// A longer wait is cut to one day: a Retry-After may have the wrong unit, or a date from a clock that is wrong.
+const LONGEST_WAIT = 86_400;
+
+/** A wait in seconds that the server accepts, and that blocks nothing for long: longer than 0, at most LONGEST_WAIT. */
 export function storableWait(seconds) {
   if (seconds === null || seconds === undefined) return null;
-  return seconds > 1e-6 ? Math.min(seconds, 100 * 365 * 86400) : 1e-6;
+  return seconds > 1e-6 ? Math.min(seconds, LONGEST_WAIT) : 1e-6;
 }
 
 /** Exponential backoff with full jitter, in ms: calls that failed together are not retried together. */

@@ -34,7 +34,7 @@ const EXTEND = 'SELECT once.key_extend($1, $2, $3, make_interval(secs => $4))';
 export class Retry extends Error {
   constructor(message, { after = null, cause } = {}) {
     super(message, { cause });
-    this.after = after; // seconds; null: longer after each attempt
+    this.after = after; // seconds, at most a day; null: longer after each attempt
   }
 }
 
@@ -135,7 +135,7 @@ export async function run(pool, scope, key, request, work) {
         return inProgress();
       }
       if (error instanceof Retry) {
-        const after = error.after ?? waitAfter(lease.attempt);
+        const after = storableWait(error.after ?? waitAfter(lease.attempt));
         await giveBack(pool, lease, error.message, after);
         return problem(503, 'the request could not be finished', after);
       }

@@ -128,6 +128,13 @@ test('a client waits longer after each failure', async () => {
   assert.ok(headers['Retry-After'] >= 32 && headers['Retry-After'] <= 64, headers['Retry-After']);
 });
 
+test('a client waits at most a day', async () => {
+  const key = newKey();
+  const { headers } = await run(pool, 'test', key, '{}', () => { throw new Retry('the bank is away', { after: 1e9 }); });
+  const withinADay = "SELECT look_at <= clock_timestamp() + interval '1 day' FROM once.key WHERE key = $1";
+  assert.deepEqual([headers['Retry-After'], await scalar(withinADay, key)], ['86400', true]);
+});
+
 test('what was stored comes back byte for byte', async () => {
   const stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}';
   const key = newKey();

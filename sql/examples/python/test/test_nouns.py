@@ -284,7 +284,12 @@ class Keys(unittest.TestCase):
         return names
 
     def test_a_completer_leaves_a_key_that_keeps_failing_for_longer_each_time(self) -> None:
-        for failure in (Retry("the bank is away"), ZeroDivisionError(), errors.Unavailable("the database is away")):
+        for failure in (
+            Retry("the bank is away"),
+            Retry("the bank is away", 0.01),
+            ZeroDivisionError(),
+            errors.Unavailable("the database is away"),
+        ):
 
             def fails(_: Lease) -> Answer:
                 raise failure
@@ -306,6 +311,12 @@ class Keys(unittest.TestCase):
 
         wait = int(run(db, "failing", name, {"for": name}, fails).headers["Retry-After"])
         self.assertTrue(32 <= wait <= 64, wait)
+
+    def test_a_client_waits_at_most_a_day(self) -> None:
+        def fails(_: Lease) -> Answer:
+            raise Retry("the bank is away", 1e9)
+
+        self.assertEqual(run(db, "nouns", new_key(), {}, fails).headers["Retry-After"], "86400")
 
     def test_a_completer_counts_the_keys_that_have_their_answer(self) -> None:
         ends: list[Any] = [Retry("later", 60), Refused("no"), Unknown("lost"), ZeroDivisionError(), 200]

@@ -39,6 +39,7 @@ final class LibraryTest {
         Check.test("a request whose COMMIT was not answered is answered although its repeat meets a row of its own",
                 LibraryTest::ownRow);
         Check.test("a client waits longer after each failure", LibraryTest::waits);
+        Check.test("a client waits at most a day", LibraryTest::waitsADay);
         Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
         Check.test("the key of a header may be quoted or bare", LibraryTest::header);
         Check.test("no two users share a key", LibraryTest::users);
@@ -164,6 +165,15 @@ final class LibraryTest {
         });
         int wait = Integer.parseInt(answer.headers().get("Retry-After"));
         isTrue("a wait of " + wait + " s", wait >= 32 && wait <= 64);
+    }
+
+    private static void waitsADay() {
+        String key = newKey();
+        Answer answer = new Key(DATABASE, "test", key).run("{}", lease -> {
+            throw new Key.Retry("the bank is away", 1e9, null);
+        });
+        equal(answer.headers().get("Retry-After"), "86400");
+        equal(scalar("SELECT look_at <= clock_timestamp() + interval '1 day' FROM once.key WHERE key = ?", key), "t");
     }
 
     private static void bytes() {

@@ -135,12 +135,12 @@ def invoked(function: Callable[..., Any], *arguments: Any) -> Flow[Any]:
 Seconds = float | timedelta | None
 
 
-# The longest wait that is stored; a Retry-After may name the year 9999.
-LONGEST_WAIT = 100 * 365 * 86_400.0
+# A longer wait is cut to one day: a Retry-After may have the wrong unit, or a date from a clock that is wrong.
+LONGEST_WAIT = 86_400.0
 
 
 def storable_wait(seconds: Seconds) -> timedelta | None:
-    """A wait that the server accepts: longer than 0, at most a hundred years."""
+    """A wait that the server accepts, and that blocks nothing for long: longer than 0, at most LONGEST_WAIT."""
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     return None if seconds is None else timedelta(seconds=min(max(seconds, 1e-6), LONGEST_WAIT))

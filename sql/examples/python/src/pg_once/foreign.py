@@ -17,7 +17,10 @@ NOT_REFUSED = NOT_DONE | {408, 409}
 
 
 class Retry(Exception):
-    """The call failed and may be retried after `after` seconds (None: the caller's default). `run` releases the key."""
+    """The call failed and may be retried after `after` seconds, at most a day (None: the caller's default).
+
+    `run` releases the key.
+    """
 
     def __init__(self, error: str, after: float | None = None) -> None:
         super().__init__(error)

@@ -16,7 +16,7 @@ from typing import Any, Concatenate
 from .document import Document, text_of
 from .errors import AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable
 from .executor import AsyncEngine, AsyncPool, Engine, P, Pool, operation
-from .flow import Flow, Invoke, Pause, Seconds, Under, in_transaction, invoked, log, wait_before
+from .flow import LONGEST_WAIT, Flow, Invoke, Pause, Seconds, Under, in_transaction, invoked, log, wait_before
 from .foreign import Refused, Retry, Unknown
 from .http import Answer, problem
 from .key import Claim, InProgress, Lease, Mismatched, Parked, Replayed, claim, give_back, take_abandoned
@@ -107,7 +107,7 @@ def complete_abandoned(
     """The completer: finishes keys that no client retries, until stop is set. Without stop, only keys that are due now.
 
     It takes one key at a time; any number of completers may run beside each other. A key that fails is due again after
-    half a second to a second, then after longer each time, up to five minutes, unless Retry names a time.
+    half a second to a second, then after longer each time, up to five minutes; later if Retry names a longer time.
     The scope needs keep_request; lease.request is the request's text. Returns how many keys it answered.
     """
     done, failures = 0, 0
@@ -141,14 +141,17 @@ def wait_after(failures: int) -> float:
 
 
 def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> Flow[Answer | None]:
-    """One attempt. None: claim again. deferred: seconds until a failed key is due again, unless Retry names a time."""
+    """One attempt. None: claim again. deferred: the least time until a failed key is due again, in seconds."""
     try:
         answer: Answer = yield Under(lease.beat, lambda: work(lease))
         if not isinstance(answer, Answer):
             raise TypeError("the work returned no Answer: end it with lease.complete or lease.abort")
         return answer
     except Retry as failure:
-        after = (deferred or wait_after(lease.attempt)) if failure.after is None else failure.after
+        if failure.after is None:
+            after = deferred or wait_after(lease.attempt)
+        else:
+            after = min(max(failure.after, deferred or 0), LONGEST_WAIT)
         yield from give_back(lease, str(failure), after)
         return problem(503, "the request could not be finished", after)
     except Refused as refusal:
