@@ -64,10 +64,11 @@ public record Key(Database database, String scope, String key) {
      * came; another request under the same key is 422.
      */
     public Answer run(String request, Phases work) {
-        for (int round = 1; round <= ROUNDS; round++) {
+        for (int round = 1; ; round++) {
             Claim claim = claim(request);
             if (claim.answer != null) return claim.answer;
             Lease lease = claim.lease;
+            boolean finished; // whether this lease has stored the answer
             try (Database.Heartbeat beating = database.heartbeat(lease.seconds(), lease::extend)) {
                 return work.run(lease);
             } catch (Retry failure) {
@@ -83,14 +84,16 @@ public record Key(Database database, String scope, String key) {
                 // The work's last transaction may have been committed. Once the key is released, an old transaction
                 // that still runs cannot commit a write with this token. So the next claim finds the final state.
                 // (Claiming with the same holder would not end the token.)
-                giveBack(lease, e.getMessage(), null);
-                Database.pause(Database.waitBefore(round));
+                finished = giveBack(lease, e.getMessage(), null);
             } catch (RuntimeException | Error e) {
+                finished = giveBack(lease, e.toString(), waitAfter(lease.attempt()));
                 // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
-                if (!(giveBack(lease, e.toString(), waitAfter(lease.attempt())) && e instanceof OnceException)) throw e;
+                if (!finished || !(e instanceof OnceException)) throw e;
+                Database.LOG.log(Level.WARNING, scope + " " + key + " was answered before this error of the work: " + e.getMessage());
             }
+            if (round >= ROUNDS && !finished) return Answer.problem(503, "the request could not be finished", 1);
+            Database.pause(Database.waitBefore(round));
         }
-        return Answer.problem(503, "the request could not be finished", 1);
     }
 
     /** A claim for HTTP. If the server's answer is lost, the same holder gets its own lease back. */

@@ -123,7 +123,7 @@ export class Lease {
  * request: the JSON text as it came; another request under the same key is 422.
  */
 export async function run(pool, scope, key, request, work) {
-  for (let round = 1; round <= ROUNDS; round += 1) {
+  for (let round = 1; ; round += 1) {
     const { lease, answer } = await claim(pool, scope, key, request);
     if (answer) return answer;
     try {
@@ -144,12 +144,15 @@ export async function run(pool, scope, key, request, work) {
       // that still runs cannot commit a write with this token. So the next claim finds the final state.
       // (Claiming with the same holder would not end the token.)
       const finished = await giveBack(pool, lease, String(error), again ? null : waitAfter(lease.attempt));
-      // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
-      if (!again && !(finished && error instanceof OnceError)) throw error;
+      if (!again) {
+        // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
+        if (!finished || !(error instanceof OnceError)) throw error;
+        console.warn(`${scope} ${key} was answered before this error of the work: ${error.message}`);
+      }
+      if (round >= ROUNDS && !finished) return problem(503, 'the request could not be finished', 1);
       await sleep(waitBefore(round));
     }
   }
-  return problem(503, 'the request could not be finished', 1);
 }
 
 /**

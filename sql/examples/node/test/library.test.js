@@ -135,6 +135,19 @@ test('a client waits at most a day', async () => {
   assert.deepEqual([headers['Retry-After'], await scalar(withinADay, key)], ['86400', true]);
 });
 
+test('an error after the answer was committed is logged, and the answer is returned in the last round, too', async (t) => {
+  const warn = t.mock.method(console, 'warn', () => {});
+  let rounds = 0;
+  const { status } = await run(pool, 'test', newKey(), '{}', async (lease) => {
+    rounds += 1;
+    if (rounds < 3) throw new errors.Unavailable(new Error('the database is away'));
+    await call(pool, (client) => lease.complete(client, 201, '{}'));
+    await call(pool, (client) => client.query('SELECT 1 / 0'));
+  });
+  assert.deepEqual([rounds, status], [3, 201]);
+  assert.match(warn.mock.calls.at(-1).arguments[0], /division by zero/);
+});
+
 test('what was stored comes back byte for byte', async () => {
   const stored = '{"b": 1.0,  "a": 12345678901234567890.10, "b":"\\u00e9"}';
   const key = newKey();

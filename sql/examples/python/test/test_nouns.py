@@ -318,6 +318,15 @@ class Keys(unittest.TestCase):
 
         self.assertEqual(run(db, "nouns", new_key(), {}, fails).headers["Retry-After"], "86400")
 
+    def test_an_error_after_the_answer_was_committed_is_logged(self) -> None:
+        def fails_after_the_answer(lease: Lease) -> Answer:
+            lease.complete(db, 201)
+            return transaction(db, lambda conn: conn.execute("SELECT 1 / 0"))
+
+        with self.assertLogs("pg_once", "WARNING") as logs:
+            self.assertEqual(run(db, "nouns", new_key(), {}, fails_after_the_answer).status, 201)
+        self.assertIn("division by zero", logs.output[-1])
+
     def test_a_completer_counts_the_keys_that_have_their_answer(self) -> None:
         ends: list[Any] = [Retry("later", 60), Refused("no"), Unknown("lost"), ZeroDivisionError(), 200]
         names = dict(zip(self.abandoned(5, "counted"), ends, strict=True))

@@ -8,6 +8,7 @@ import static shop.test.Check.raises;
 import static shop.test.Check.scalar;
 import static shop.test.Check.select;
 
+import java.sql.SQLException;
 import java.sql.SQLTransientConnectionException;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -15,6 +16,8 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.logging.Filter;
+import java.util.logging.Logger;
 import pgonce.Answer;
 import pgonce.Database;
 import pgonce.Key;
@@ -40,6 +43,8 @@ final class LibraryTest {
                 LibraryTest::ownRow);
         Check.test("a client waits longer after each failure", LibraryTest::waits);
         Check.test("a client waits at most a day", LibraryTest::waitsADay);
+        Check.test("an error after the answer was committed is logged, and the answer is returned in the last round, too",
+                LibraryTest::errorAfterTheAnswer);
         Check.test("what was stored comes back byte for byte", LibraryTest::bytes);
         Check.test("the key of a header may be quoted or bare", LibraryTest::header);
         Check.test("no two users share a key", LibraryTest::users);
@@ -174,6 +179,23 @@ final class LibraryTest {
         });
         equal(answer.headers().get("Retry-After"), "86400");
         equal(scalar("SELECT look_at <= clock_timestamp() + interval '1 day' FROM once.key WHERE key = ?", key), "t");
+    }
+
+    private static void errorAfterTheAnswer() {
+        List<String> logged = new ArrayList<>();
+        Logger logger = Logger.getLogger("pgonce");
+        Filter before = logger.getFilter();
+        logger.setFilter(line -> !logged.add(line.getMessage()));
+        int[] rounds = {0};
+        Answer answer = new Key(DATABASE, "test", newKey()).run("{}", lease -> {
+            if (++rounds[0] < 3) throw OnceException.of(new SQLException("the database is away", "08006"));
+            DATABASE.call(connection -> lease.complete(connection, 201, "{}"));
+            DATABASE.call(connection -> rows(connection, "SELECT 1 / 0", row -> null));
+            return null;
+        });
+        logger.setFilter(before);
+        equal(rounds[0] + " " + answer.status(), "3 201");
+        isTrue("a warning of " + logged, logged.stream().anyMatch(line -> line.contains("division by zero")));
     }
 
     private static void bytes() {

@@ -177,7 +177,9 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
     except BaseException as error:
         answered = yield from give_back(lease, repr(error), deferred or wait_after(lease.attempt))
         if answered and isinstance(error, OnceError):
-            return answered  # the first try was committed, and its row made the repeat fail
+            # Usually the first try was committed, and its row made the repeat fail.
+            log.warning("%s %s was answered before this error of the work: %s", lease.scope, lease.key, error)
+            return answered
         raise
 
 
