@@ -252,6 +252,7 @@ class Keys(unittest.TestCase):
             left.append(row.claim(db, "close", "clerk").lease_left)  # the step's lease is 1 min
 
         act(db, row, "close", acts, requester="clerk", lease=3)
+        self.assertEqual(len(left), 2)
         for seconds in left:
             self.assertTrue(1.6 < seconds <= 3, left)
 
