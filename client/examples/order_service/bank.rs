@@ -82,7 +82,10 @@ impl Bank {
                     Ended::NoAnswer(format!("the bank's answer broke off: {error}"), None)
                 }
             },
-            status if is_final(status.as_u16()) => Ended::Refused(status),
+            // 404 and 405 may be of a gateway, after an earlier request that charged.
+            status if is_final(status.as_u16()) && !matches!(status.as_u16(), 404 | 405) => {
+                Ended::Refused(status)
+            }
             status => {
                 let after = response.headers().get(RETRY_AFTER).and_then(retry_after);
                 Ended::NoAnswer(format!("the bank says {status}"), after)

@@ -5,7 +5,8 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
 use axum::routing::post;
 use axum::{Json, Router};
 use pg_once::http::{IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED};
@@ -240,4 +241,32 @@ async fn a_bank_that_books_after_the_timeout_and_does_not_dedupe_charges_once() 
     assert_eq!((status, replayed), (201, false));
     sleep(Duration::from_secs(1)).await; // A second charge would be booked by now.
     assert_eq!(booked.lock().unwrap().len(), 1);
+}
+
+/// A bank behind a gateway that knows no service at first, for example during its deployment.
+async fn bank_behind_a_gateway() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let refusals = Mutex::new(vec![StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_FOUND]);
+    let refusals = Arc::new(refusals);
+    let charge = async move || match refusals.lock().unwrap().pop() {
+        Some(status) => status.into_response(),
+        None => Json(json!({"charge_id": "charge 1"})).into_response(),
+    };
+    let app = Router::new().route("/charges", post(charge));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    url
+}
+
+#[tokio::test]
+async fn a_gateway_without_its_service_refuses_no_order() {
+    let shop = Shop {
+        bank: bank_behind_a_gateway().await,
+        ..Shop::open().await
+    };
+    let whole = Proxy::in_front_of(directly(PREPARES)).await;
+    let service = shop.serve(&whole.url()).await;
+    assert_eq!(service.order("gateway").await.unwrap().0, 503);
+    let (status, replayed, _) = service.order_until_answered("gateway").await;
+    assert_eq!((status, replayed), (201, false));
 }
