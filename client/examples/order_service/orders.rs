@@ -14,6 +14,7 @@ use deadpool_postgres::Pool;
 use pg_once::{Abandoned, Done, Failure, Json, Lease, Response, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::time::sleep;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -27,8 +28,8 @@ const TABLE: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency
 const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id, \
     made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
-/// How long after a timeout the bank may still book the charge, at most. A lookup of the charge before that proves
-/// nothing. Must be shorter than the lease: after a crash, only the lease delays the lookup.
+/// How long after an unanswered request the bank may still book the charge, at most. A lookup of the charge before that
+/// proves nothing.
 const BOOKS_LATE: Duration = Duration::from_secs(1);
 
 /// The body of a `POST /orders`.
@@ -153,6 +154,8 @@ impl Shop {
                 "an earlier attempt may have charged, and the bank cannot be asked",
             ));
         }
+        // The earlier attempt has ended, so its request is older than this wait.
+        sleep(BOOKS_LATE).await;
         match self.bank.find(lease.key().as_str()).await {
             Ok(Some(charge_id)) => Ok(charge_id),
             Ok(None) => self.ask(lease, derived_key, order).await,
@@ -182,11 +185,7 @@ impl Shop {
                 Err(Failure::Abort(Response::new(402).with_body(&problem)?))
             }
             // The next attempt can learn the outcome from a bank that dedupes or can be asked, but from no other bank.
-            Ended::NoAnswer(error, retry_after) if self.bank.dedupes => {
-                Err(Failure::Retry { error, retry_after })
-            }
-            Ended::NoAnswer(error, retry_after) if self.bank.can_be_asked => {
-                let retry_after = retry_after.max(Some(BOOKS_LATE));
+            Ended::NoAnswer(error, retry_after) if self.bank.dedupes || self.bank.can_be_asked => {
                 Err(Failure::Retry { error, retry_after })
             }
             Ended::NoAnswer(error, _) => Err(Failure::unknown(error)),
