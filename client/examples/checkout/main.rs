@@ -190,10 +190,11 @@ impl Shop {
         }
     }
 
-    /// The bank does not answer, and the customer cancels; only then the request arrives. This charge is refunded, too.
+    /// The bank does not answer, then says 503, and the customer cancels; only then the first request arrives. Its charge
+    /// is refunded, too.
     async fn killed_and_given_up(&self) -> Result<()> {
-        let late = Trouble::Late(Duration::from_secs(5));
-        self.foreign.trouble(CHARGES, &[late, late]);
+        let late = Trouble::Late(Duration::from_secs(4));
+        self.foreign.trouble(CHARGES, &[late, Trouble::Refuse(503)]);
         let order = order("4242");
         let outcome = self.checkout.check_out("ada/order 6", &order).await?;
         ensure!(matches!(outcome, Outcome::Released { .. }), "{outcome:?}");

@@ -7,16 +7,19 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use pg_once::{Acked, Deliver, Event, Undelivered};
-use reqwest::StatusCode;
+use pg_once::{Acked, Deliver, Error, Event, Undelivered};
 use serde_json::json;
 
 use crate::checkout::{CHARGES, SHIPMENTS, Undo};
+use crate::common::foreign::NONE;
 use crate::common::http::{Ended, Http};
 
 /// An event that is delivered twice adds one row.
 const UNDONE: &str =
     "INSERT INTO undone (key, step, what) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+
+/// By the database's clock, which has also set the event's time.
+const IS_OLDER: &str = "SELECT clock_timestamp() - $1::timestamptz >= make_interval(secs => $2)";
 
 /// How long after the abort an unanswered call may still arrive, at most.
 const ARRIVES_LATE: Duration = Duration::from_secs(3);
@@ -37,14 +40,13 @@ impl Deliver for Undoer {
             "ship" => (SHIPMENTS, CANCELLATIONS),
             step => return Err(Undelivered::never(format!("nothing undoes {step}"))),
         };
-        let age = event.emitted_at.elapsed();
-        let settled = age.is_ok_and(|age| age >= ARRIVES_LATE);
+        let settled = self.is_settled(event).await?;
         let what = match self.http.look(made_at, &undo.made_with).await {
-            Ended::Refused(StatusCode::NOT_FOUND, _) if !settled => {
+            Ended::Done(found) if found == NONE && !settled => {
                 let reason = "the call may still arrive";
                 return Err(Undelivered::later(reason, ARRIVES_LATE));
             }
-            Ended::Refused(StatusCode::NOT_FOUND, _) => "nothing was made".to_owned(),
+            Ended::Done(found) if found == NONE => "nothing was made".to_owned(),
             looked => {
                 let made = looked.of_event(event, &[])?;
                 let body = json!({"order": undo.order, "undoes": made}).to_string();
@@ -57,5 +59,17 @@ impl Deliver for Undoer {
             .execute(UNDONE, &[&undo.order, &undo.step, &what])
             .await?;
         Ok(Acked::ByWorker)
+    }
+}
+
+impl Undoer {
+    /// Whether a call that is not found now was never made. Asked before the lookup.
+    async fn is_settled(&self, event: &Event) -> Result<bool, Error> {
+        let client = self.pool.get().await?;
+        let late = ARRIVES_LATE.as_secs_f64();
+        let row = client
+            .query_one(IS_OLDER, &[&event.emitted_at, &late])
+            .await?;
+        Ok(row.try_get(0)?)
     }
 }

@@ -18,6 +18,9 @@ use axum::routing::any;
 use pg_once::http::IDEMPOTENCY_KEY;
 use serde_json::{Value, json};
 
+/// The answer to a GET if the key has no effect. No 404, because that may be of a gateway and proves nothing.
+pub const NONE: &str = "null";
+
 /// What goes wrong with one request.
 #[derive(Clone, Copy, Debug)]
 pub enum Trouble {
@@ -100,13 +103,13 @@ impl Foreign {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to a GET: the id of the effect with this key, or 404.
+    /// The answer to a GET: the id of the effect with this key, or [`NONE`].
     fn look(&self, key: &str) -> (StatusCode, String) {
         let ledger = self.ledger();
         let at = ledger.by_key.get(key);
         match at.and_then(|at| ledger.effects.get(*at)) {
             Some(effect) => (StatusCode::OK, json!({"id": effect.id}).to_string()),
-            None => (StatusCode::NOT_FOUND, String::new()),
+            None => (StatusCode::OK, NONE.to_owned()),
         }
     }
 
