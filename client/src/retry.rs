@@ -14,6 +14,9 @@ use crate::{Error, Failure, Kind};
 /// The shortest wait of a loop without a bound on its tries, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long the write that ends a lease is retried if the lease lasts longer: a stop waits for this write.
+const LONGEST_INSISTENCE: Duration = Duration::from_secs(30);
+
 /// The number of tries, the waits between them, and the timeout of each try.
 ///
 /// Before try `n + 1` the caller waits a random time between zero and the smaller of `base · 2^(n−1)` and `cap`.
@@ -33,7 +36,7 @@ pub struct Backoff {
     /// The upper bound of every random wait.
     pub cap: Duration,
     /// How many times to try in all; 1 means once, without a retry. 0 counts as 1. The write that ends a lease is
-    /// retried for the length of the lease instead.
+    /// also retried after that: for the length of the lease, or 30 seconds if the lease is longer.
     pub tries: u32,
     /// How long one call to the database may take before it times out ([`Error::TimedOut`]), including the wait for a
     /// connection of the pool.
@@ -153,29 +156,23 @@ impl Backoff {
         call().await
     }
 
-    /// Makes the write that ends a lease, and retries it for the lease's length, but at least for one `call_timeout`.
-    /// The number of tries has no bound, because without this write others wait until the lease expires.
-    pub(crate) async fn insist<T, Fut>(
+    /// Makes the write that ends a lease. Without this write others wait until the lease expires, so it is retried
+    /// beyond `tries`: for the lease's length, at most `LONGEST_INSISTENCE`, at least one `call_timeout`.
+    pub(crate) async fn insist<T, F: Future<Output = Result<T, Error>>>(
         &self,
         lease: Duration,
-        call: impl FnMut() -> Fut,
-    ) -> Result<T, Error>
-    where
-        Fut: Future<Output = Result<T, Error>>,
-    {
-        let answered = timeout(lease.max(self.call_timeout), self.until_answered(call)).await;
-        Ok(answered.map_err(|_| Error::TimedOut)??.1)
+        call: impl FnMut() -> F,
+    ) -> Result<T, Error> {
+        let enough = lease.min(LONGEST_INSISTENCE).max(self.call_timeout);
+        Ok(self.until_answered(enough, call).await?.1)
     }
 
     /// Like `insist`, for a write that succeeds once per token: if a retry gets `ON006`, an earlier try has succeeded.
-    pub(crate) async fn insist_once<Fut>(
+    pub(crate) async fn insist_once<F: Future<Output = Result<(), Error>>>(
         &self,
         lease: Duration,
-        mut call: impl FnMut() -> Fut,
-    ) -> Result<(), Error>
-    where
-        Fut: Future<Output = Result<(), Error>>,
-    {
+        mut call: impl FnMut() -> F,
+    ) -> Result<(), Error> {
         let mut tries = 0;
         let counted = || {
             tries += 1;
@@ -187,22 +184,25 @@ impl Backoff {
         }
     }
 
-    /// Like `retry`, but with no bound on the tries: the caller drops this future after the lease has ended. An
-    /// overloaded or read-only database is asked again. Returns the answer and the time at which its call was sent.
-    pub(crate) async fn until_answered<T, Fut>(
+    /// Like `retry`, but also for `enough` time, and an overloaded or read-only database is asked again. Returns the
+    /// answer and the time at which its call was sent; else the last error that is not `TimedOut`, if there was one.
+    pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        mut call: impl FnMut() -> Fut,
-    ) -> Result<(Instant, T), Error>
-    where
-        Fut: Future<Output = Result<T, Error>>,
-    {
-        let mut failures = self.failures();
+        enough: Duration,
+        mut call: impl FnMut() -> F,
+    ) -> Result<(Instant, T), Error> {
+        let (began, mut failures, mut last) = (Instant::now(), self.failures(), Error::TimedOut);
         loop {
             let sent = Instant::now();
             match self.in_time(call()).await {
-                Err(error) if error.may_pass() => failures.pause(&error).await,
+                Err(Error::TimedOut) => {}
+                Err(error) if error.may_pass() => last = error,
                 answer => return Ok((sent, answer?)),
             }
+            if failures.count + 1 >= self.tries && began.elapsed() >= enough {
+                return Err(last);
+            }
+            failures.pause(&last).await;
         }
     }
 }
@@ -229,6 +229,9 @@ impl Failures<'_> {
     }
 
     async fn sleep(&self, error: &Error, wait: Duration) {
+        if self.count == self.backoff.tries {
+            tracing::warn!(%error, failures = self.count, "a call still fails; trying again");
+        }
         tracing::debug!(%error, failures = self.count, ?wait, "trying again");
         sleep(wait).await;
     }

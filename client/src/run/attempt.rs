@@ -104,7 +104,7 @@ impl<E: Autocommit> Attempt<'_, E> {
                         .park(exec, reason.as_deref().unwrap_or_default())
                         .await
                 };
-                let written = saying(self.backoff, lease, Some(&reason), park).await;
+                let written = saying(self.backoff, lease.lease_left(), Some(&reason), park).await;
                 let attempt = lease.attempt();
                 self.end_as(Outcome::Parked { attempt }, written)
             }
@@ -148,6 +148,6 @@ impl<E: Autocommit> Attempt<'_, E> {
             let (lease, error) = (self.lease, error.as_deref());
             lease.release(self.exec, error, after).await
         };
-        saying(self.backoff, self.lease, Some(error), release).await
+        saying(self.backoff, self.lease.lease_left(), Some(error), release).await
     }
 }

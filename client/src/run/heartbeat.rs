@@ -53,7 +53,7 @@ pub(super) async fn until_lost<E: Autocommit, L: Leased>(
     loop {
         let ends = asked + left;
         sleep_until(asked + (left / 3).max(SHORTEST_BEAT)).await;
-        let beat = backoff.until_answered(|| lease.renew(exec));
+        let beat = backoff.until_answered(Duration::MAX, || lease.renew(exec));
         let why = match timeout_at(ends, beat).await {
             Ok(Ok((_, Duration::ZERO))) => {
                 "it has been extended up to the longest time allowed".to_owned()

@@ -30,7 +30,6 @@ use crate::{Autocommit, Backoff, Claim, ClaimOptions, Error, Json, Key, Kind, Le
 pub use action::{Acted, ActionRunner};
 use attempt::{Attempt, End};
 pub use completer::{Complete, Completed, Completer, Completion};
-use heartbeat::Leased;
 pub use job::{Job, JobFailure, JobOutcome, JobRunner};
 pub use outbox::{Deliver, Delivered, OutboxWorker, Undelivered};
 pub use outcome::{Done, Failure, Outcome};
@@ -316,10 +315,10 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
     }
 }
 
-/// Calls `write` with a storable reason. If the database's encoding lacks a character, calls it again with ASCII only.
+/// Ends a lease with a storable reason; if the database's encoding lacks a character, in a second call in ASCII only.
 async fn saying<T, F: Future<Output = Result<T, Error>>>(
     backoff: &Backoff,
-    lease: &impl Leased,
+    lease: Duration,
     reason: Option<&str>,
     write: impl Fn(Option<String>) -> F,
 ) -> Result<T, Error> {
@@ -330,7 +329,7 @@ async fn saying<T, F: Future<Output = Result<T, Error>>>(
         }
         written => written,
     };
-    backoff.insist(lease.lease_left(), written).await
+    backoff.insist(lease, written).await
 }
 
 fn in_ascii(text: String) -> String {

@@ -80,8 +80,7 @@ macro_rules! settings {
     };
     (@grace) => {
         /// How long handlers may go on after the worker is told to stop. Then they are stopped and their leases
-        /// released; a teardown has no lease. If the database is unreachable, the release is retried until the lease
-        /// expires.
+        /// released; a teardown has no lease. docs/how-to/rust.md says how long that may take.
         pub fn grace(mut self, time: std::time::Duration) -> Self {
             self.pace.grace = time;
             self

@@ -89,7 +89,8 @@ impl<'a, P: Begin> Watch<'a, P> {
             Err(error) if error.kind() == Kind::Unavailable => {}
             _ => return committed,
         }
-        match self.backoff.until_answered(|| self.look(self.pool)).await {
+        let look = || self.look(self.pool);
+        match self.backoff.until_answered(Duration::MAX, look).await {
             Ok(_) => committed,
             Err(error) if error.kind() == Kind::AlreadyDone => Ok(()),
             Err(error) => Err(error),
@@ -121,7 +122,7 @@ impl<'a, P: Begin> Watch<'a, P> {
         let release = |reason: Option<String>| async move {
             self.action.release(self.pool, reason.as_deref()).await
         };
-        match saying(self.backoff, self, reason, release).await {
+        match saying(self.backoff, self.lease_left(), reason, release).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == Kind::LeaseLost => Ok(false),
             Err(error) => Err(error),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use super::*;
+use deadpool_postgres::{PoolError, TimeoutType};
 use std::cell::Cell;
 
 const QUICK: Backoff = Backoff {
@@ -57,6 +58,24 @@ async fn an_unanswered_call_is_tried_as_often_as_said_and_a_final_error_once() {
     });
     assert!(matches!(refused.await, Err(Error::Answer(_))));
     assert_eq!(calls.get(), 1);
+}
+
+#[tokio::test]
+async fn the_write_that_ends_a_lease_is_tried_as_often_as_said_and_fails_with_the_last_answer() {
+    let calls = Cell::new(0);
+    let ends = QUICK.insist(Duration::ZERO, || {
+        calls.set(calls.get() + 1);
+        let calls = calls.get();
+        async move {
+            match calls {
+                1 => Err(Error::TimedOut),
+                2 => Err(Error::Pool(PoolError::Timeout(TimeoutType::Wait))),
+                _ => std::future::pending::<Result<(), Error>>().await,
+            }
+        }
+    });
+    assert!(matches!(ends.await, Err(Error::Pool(_))));
+    assert_eq!(calls.get(), QUICK.tries);
 }
 
 #[tokio::test]

@@ -133,11 +133,12 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
         F: Fn(Ids<'i>) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        let ended = self.shared.backoff.until_answered(|| call(ids)).await;
+        let backoff = &self.shared.backoff;
+        let ended = backoff.until_answered(Duration::MAX, || call(ids)).await;
         match (done_or(ended, Kind::AlreadyDone), ids) {
             (Ok(false), Some(ids)) if ids.len() > 1 => {
-                for id in ids.chunks(1) {
-                    let ended = self.shared.backoff.until_answered(|| call(Some(id))).await;
+                for id in ids.chunks(1).map(Some) {
+                    let ended = backoff.until_answered(Duration::MAX, || call(id)).await;
                     done_or(ended, left)?;
                 }
                 Ok(())
