@@ -82,7 +82,7 @@ impl Owner {
                 format!("permission denied for {what} \"{}\"", shown(thing)),
             )
             .hint(format!(
-                "The {what} has an owner: GRANT the owner's role to the caller, or use another {what}. If once.doctor() says that the role is gone, create it again."
+                "The {what} has an owner: GRANT the owner's role to the caller, or use another {what}. If the role is gone, once.doctor() says what to do."
             ))
         })
     }

@@ -92,10 +92,10 @@ pub fn orphans(
             Orphan::Claimed => {
                 let own = machine.shape.status.base_type_name();
                 let states: Vec<_> = states.into_iter().map(literal).collect();
+                let array = format!("ARRAY[{}]::{own}[]", states.join(", "));
                 format!(
-                    "{}::{own} OPERATOR(pg_catalog.=) ANY (ARRAY[{}]::{own}[])",
-                    parts.status,
-                    states.join(", ")
+                    "{}::{own} OPERATOR(pg_catalog.=) ANY ({array})",
+                    parts.status
                 )
             }
             Orphan::Flagged => {

@@ -2,7 +2,7 @@
 
 use super::{Report, Severity};
 use crate::call::shown;
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::key::record::{BY_LOOK, Col, KeyRow, TABLE as KEYS};
 use crate::key::scopes::{ScopeNames, first_names};
 use crate::machine::sql::literal;
@@ -117,7 +117,10 @@ pub fn foreign(report: &Report) -> Result<()> {
         let row = KeyRow::borrow(slot);
         let text = |col| row.bytes(col).unwrap_or_default();
         looked += 1;
-        foreign += usize::from(shard::ensure_home(text(Col::Scope), text(Col::Key)).is_err());
+        match shard::ensure_home(text(Col::Scope), text(Col::Key)) {
+            Err(error) if error.kind == Kind::WrongShard => foreign += 1,
+            home => home?,
+        }
     }
     if foreign > 0 {
         report.add(

@@ -17,7 +17,8 @@ use crate::swept::DueWork;
 use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most rows that a count reads: per machine for actions and moves, per subscriber for dead letters.
+/// The most rows that a count reads: per machine for moves, per subscriber for dead letters. Of the leases of each
+/// machine a million are read, most of them ended, and at most MOST_DUE are counted.
 const MOST_DUE: i64 = 10_000;
 
 // In the statements that count: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the

@@ -1,7 +1,7 @@
 //! `key_list`: the steps of a scope's requests, for comparing with the other side's ledger.
 //!
 //! Unless the clock steps back, a key's look_at is never earlier than its created_at. So the list reads the index
-//! key_look, in both lanes, from `since` on. For more than max rows the call raises an error; it never returns a part.
+//! key_look from `since` on. For more than max rows the call raises an error; it never returns a part.
 
 use super::identity::{KeyId, derived_key};
 use super::inspect::status;
@@ -65,8 +65,11 @@ pub fn key_list(call: &Call) -> Result<Datum> {
         Some(b"parked") => !window.options.park_on_expiry && window.options.max_attempts != Some(1),
         _ => false,
     };
-    let lanes = [PENDING, ORDINARY];
-    for name in &lanes[..2 - usize::from(pending_only)] {
+    let lanes: &[u8] = match pending_only {
+        true => &[PENDING],
+        false => &[PENDING, ORDINARY],
+    };
+    for name in lanes {
         let from = window.since.saturating_sub(1);
         let keys = &mut lane(scope, *name, from, clock::INFINITY);
         let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;

@@ -43,7 +43,7 @@ fn last(snapshot: &Snapshot) -> Result<Option<(i32, bool)>> {
 
 /// The last series, if this incarnation began it. None if another incarnation has begun a later one: lanes may already
 /// be read in the later series.
-fn find(snapshot: &Snapshot) -> Result<Option<i32>> {
+pub fn begun(snapshot: &Snapshot) -> Result<Option<i32>> {
     Ok(last(snapshot)?.and_then(|(series, ours)| ours.then_some(series)))
 }
 
@@ -58,14 +58,15 @@ pub fn present(snapshot: &Snapshot) -> Result<i32> {
 
 /// The series of this incarnation; the first call begins it.
 pub fn current() -> Result<i32> {
-    if let Some(series) = *PRESENT.get(b"", || find(&Snapshot::latest()))? {
+    if let Some(series) = *PRESENT.get(b"", || begun(&Snapshot::latest()))? {
         return Ok(series);
     }
     TryLock::wait(trylock::OUTBOX_SERIES).keep();
-    if find(&Snapshot::latest())?.is_none() {
+    if begun(&Snapshot::latest())?.is_none() {
         spi::query_latest(&GO_ON, &[])?;
         spi::query_latest(&BEGIN, &[Some(Datum::from(incarnation::present()?))])?;
         table::tell_all(&[TABLE])?;
     }
-    find(&Snapshot::latest())?.ok_or_else(|| Error::internal("the outbox's series could not begin"))
+    begun(&Snapshot::latest())?
+        .ok_or_else(|| Error::internal("the outbox's series could not begin"))
 }

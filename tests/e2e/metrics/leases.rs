@@ -206,9 +206,9 @@ async fn actions_are_counted_by_machine_and_a_row_that_cannot_be_reverted_is_def
     );
     // Leases that have ended stand before it in the index until a sweep deletes them.
     play.show(
-        "insert into once.action_lease select (jsonb_populate_record(l, jsonb_build_object('id', gen_random_uuid(),
-             'row_id', 'ended ' || g, 'state', 'f', 'token', l.token + g, 'ended_at', l.lease_until, 'look_at', l.lease_until,
-             'failures', 0, 'note', null))).* from once.action_lease l, generate_series(1, 10100) g",
+        "insert into once.action_lease select e.* from once.action_lease l, generate_series(1, 10100) g,
+            jsonb_populate_record(l, jsonb_build_object('id', gen_random_uuid(), 'row_id', 'ended ' || g, 'state', 'f',
+                'token', l.token + g, 'ended_at', l.lease_until, 'look_at', l.lease_until, 'failures', 0, 'note', null)) e",
     )
     .await;
     let told = "select count(*) from once.doctor() where problem like '%could not be reverted%'";

@@ -230,4 +230,8 @@ async fn a_dropped_subscriber_needs_nothing() {
     play.show("select once.subscriber_drop('t', 'slow')").await;
     retire_until(&play, "").await;
     assert_eq!(kept(&play).await, "0");
+    // The last one, too.
+    play.show("select fill('t', 1100); select once.subscriber_drop('t', 'default')")
+        .await;
+    retire_until(&play, "").await;
 }

@@ -20,6 +20,7 @@ mod need;
 mod tidy;
 
 use super::event::SEGMENTS;
+use super::series;
 use super::topic::all_subscribers;
 use crate::error::Result;
 use crate::swept::Swept;
@@ -36,8 +37,8 @@ pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     lock.keep();
     // An uncommitted subscriber may need events, and cannot be seen.
     table::lock_against_writers(&[c"subscriber"])?;
-    // A restore of a dump loads the events first: none is unneeded before the subscribers are there.
-    if all_subscribers()?.is_empty() {
+    // A restore loads events before their subscribers. A database that has emitted events itself is restored.
+    if all_subscribers()?.is_empty() && series::begun(&Snapshot::latest())?.is_none() {
         return Ok(Some(Swept::default()));
     }
     let mut all = copy::copy_needed(max)?;
