@@ -5,13 +5,13 @@ use crate::error::{Error, Result};
 use pgrx::pg_sys::{self, Datum};
 use std::borrow::Cow;
 
-/// The longest name of a scope, machine, step, requester, topic, subscriber or status, in characters.
+/// The name of a scope, machine, step, requester, topic, subscriber or status has at most this many characters.
 pub const SCOPE_MAX: usize = 100;
-/// The longest key, order_key, dedupe_key, message_id or saga, in characters.
+/// A key, order_key, dedupe_key, message_id or saga has at most this many characters.
 pub const KEY_MAX: usize = 255;
-/// The longest holder, in characters.
+/// A holder has at most this many characters.
 pub const HOLDER_MAX: usize = 200;
-/// The longest free text that is stored (errors, reasons), in characters.
+/// A stored free text (an error, a reason) has at most this many characters.
 pub const TEXT_MAX: usize = 10_000;
 
 /// One call in progress. Its slices live as long as the call.
@@ -31,7 +31,7 @@ impl Call {
         self.fcinfo
     }
 
-    /// Whether the procedure must not commit, because a transaction block or a function called it.
+    /// Whether the procedure must not commit: it was called in a transaction block or by a function.
     pub fn is_atomic(&self) -> bool {
         // SAFETY: the context of a running call is null or a node; CALL passes a CallContext.
         unsafe {

@@ -9,7 +9,7 @@ use crate::table;
 use pgrx::pg_sys::{self, Datum, INT8OID};
 use std::ffi::{CStr, CString, c_char};
 
-/// Whether the caller has a role's rights. Superusers have those of every role; only they have those of a dropped role.
+/// Whether the caller has a role's rights. True for superusers; false for all others if the role was dropped.
 pub fn has_rights_of(role: Datum) -> bool {
     // SAFETY: both read the system caches.
     unsafe { pg_sys::has_privs_of_role(pg_sys::GetUserId(), oid(role)) }

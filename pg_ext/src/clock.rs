@@ -8,7 +8,7 @@ use crate::settings;
 use pgrx::pg_sys::{self, Datum};
 use std::ffi::{CStr, CString};
 
-/// The longest accepted interval: a thousand years. The present time plus two intervals cannot overflow a timestamptz.
+/// The longest accepted interval: a thousand years. The present time plus two of them cannot overflow a timestamptz.
 pub const LONGEST_US: i64 = 1_000 * 365 * DAY_US;
 /// 24 hours.
 pub const DAY_US: i64 = 86_400_000_000;
@@ -22,14 +22,14 @@ pub fn real_us() -> i64 {
     unsafe { pg_sys::GetCurrentTimestamp() }
 }
 
-/// Waits for a millisecond; a cancelled query ends here.
+/// Waits for a millisecond; if the query was cancelled, raises its error instead.
 pub fn nap() {
     pgrx::check_for_interrupts!();
     // SAFETY: sleeps.
     unsafe { pg_sys::pg_usleep(1_000) };
 }
 
-/// A new lease's token: the real clock in microseconds, or the previous token plus one if that is larger.
+/// A new lease's token: the real clock in microseconds, but at least the previous token plus one.
 pub fn next_token(previous: i64) -> i64 {
     real_us().max(previous.saturating_add(1))
 }
@@ -42,7 +42,7 @@ pub fn now_us() -> Result<i64> {
     }
 }
 
-/// A positive finite interval in microseconds (a month counts 30 days), or what is wrong with it.
+/// The microseconds of a positive finite interval; a month has 30 days. Err: what is wrong with the interval.
 pub fn positive_us(interval: Datum) -> std::result::Result<i64, &'static str> {
     match interval_us(interval)? {
         0 => Err("must be positive, not zero"),
@@ -51,7 +51,7 @@ pub fn positive_us(interval: Datum) -> std::result::Result<i64, &'static str> {
     }
 }
 
-/// A finite interval in microseconds (a month counts 30 days), or what is wrong with it.
+/// The microseconds of a finite interval; a month has 30 days. Err: what is wrong with the interval.
 pub fn interval_us(interval: Datum) -> std::result::Result<i64, &'static str> {
     // SAFETY: the datum is a non-null interval; the server stores it as this structure.
     let i = unsafe { &*interval.cast_mut_ptr::<pg_sys::Interval>() };
@@ -84,13 +84,13 @@ pub fn interval_datum(us: i64) -> Datum {
     }
 }
 
-/// An interval as PostgreSQL reads it, or None.
+/// Parses an interval as PostgreSQL does. None: the text is not an interval.
 pub fn parse_interval(text: &[u8]) -> Option<Datum> {
     let text = CString::new(text).ok()?;
     read(&text, pg_sys::interval_in)
 }
 
-/// A timestamptz as PostgreSQL reads it, in microseconds since 2000, or None.
+/// Parses a timestamptz as PostgreSQL does, into microseconds since 2000. None: the text is not a timestamptz.
 pub fn parse_timestamptz(text: &CStr) -> Option<i64> {
     read(text, pg_sys::timestamptz_in).map(|d| d.value() as i64)
 }

@@ -1,8 +1,8 @@
-//! Counts of claims by outcome, and of uncommitted steps, in shared memory for each database.
+//! Shared memory that counts, for each database, the claims by outcome and the uncommitted steps.
 //!
-//! The counts need shared_preload_libraries: only a library on that list may reserve shared memory. A backend that
-//! loaded the library by itself counts nothing. Counting a claim is one relaxed addition to a cache line that an eighth
-//! of the database's backends share. Calls count even if they are rolled back. A restart or a crash resets all counts.
+//! The counts need shared_preload_libraries: only a library on that list may reserve shared memory. If pg_once is not
+//! on the list, nothing is counted. Counting a claim is one relaxed addition to a cache line that an eighth of the
+//! database's backends share. Rolled-back calls are counted, too. A restart or a crash resets all counts.
 //!
 //! A database keeps a slot from its first use until the server restarts. If none is free, the database is not counted.
 //! Rates come from samples that `metrics()` and `doctor()` store in the slot, so no claim reads the clock for them.
@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
-/// The most databases that are counted.
+/// Up to this many databases are counted.
 pub const DATABASES: usize = 64;
 /// Backends of a database are spread over this many stripes.
 const STRIPES: usize = 8;
@@ -43,7 +43,7 @@ impl ClaimOutcome {
         ClaimOutcome::Parked,
     ];
 
-    /// The outcome as `key_claim` answers it.
+    /// The outcome's name in the result of `key_claim`.
     pub fn name(self) -> &'static str {
         match self {
             ClaimOutcome::Claimed => "claimed",
@@ -151,7 +151,7 @@ static BOARD: PgAtomic<Board> = unsafe { PgAtomic::new(c"pg_once claims") };
 /// Whether the postmaster has asked for the shared memory; every backend inherits this value.
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
-/// Where this backend counts.
+/// Where this backend adds its counts.
 #[derive(Clone, Copy)]
 enum Mine {
     Unknown,
@@ -205,8 +205,8 @@ pub fn uncommitted_steps() -> Option<(u64, i64)> {
     Some((slot.uncommitted_steps.load(Relaxed), last))
 }
 
-/// The claims since the server started, and those since the older sample, which is five to ten minutes old, or older if
-/// `claims` was called less often. None: nothing is counted.
+/// The claims since the server started, and the claims since the older sample. That sample is five to ten minutes old;
+/// it is older if `claims` is rarely called. None: nothing is counted.
 pub fn claims() -> Option<(Counts, Counts)> {
     let Mine::At(slot, _) = mine() else {
         return None;

@@ -1,4 +1,4 @@
-//! Hashes: `call_mark` of a call, and forms of a digest (a key of 16 bytes, a lock's number, hex digits).
+//! `call_mark` hashes a call. The other functions shorten a digest (to a key, or a lock's number) or print it in hex.
 
 use sha2::{Digest, Sha256};
 

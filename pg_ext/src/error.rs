@@ -92,7 +92,7 @@ impl Error {
         Error::new(Kind::Internal, message.to_string())
     }
 
-    /// 22023, naming the argument first.
+    /// 22023; the message begins with the argument's name.
     pub fn bad_argument(name: &str, problem: impl AsRef<str>, hint: impl Into<String>) -> Error {
         Error::new(
             Kind::BadArgument,
@@ -101,7 +101,7 @@ impl Error {
         .hint(hint)
     }
 
-    /// ON006 for a write that an earlier call has made. `behind`: the next step after this call.
+    /// ON006 for a write that an earlier call has made. `behind` ends the hint: how to go on after this call.
     pub fn already_done(what: impl AsRef<str>, behind: &str) -> Error {
         Error::new(Kind::AlreadyDone, what.as_ref()).hint(format!(
             "Roll back to before your own writes of this transaction, then go on after this call: {behind}"

@@ -1,7 +1,7 @@
 //! pg_once: idempotency keys, state machines, a transactional outbox and teardowns. This file is the table of contents.
 //!
-//! The modules from shard to role are the nouns. `sql/` has their SQL names, arguments and comments, a file for each,
-//! except that `guard`, machine_check and machine_assert are in machine.sql, action_adopt in action.sql, topic_list in
+//! The modules from shard to role are the nouns. Each has a file in `sql/` with its SQL names, arguments and comments.
+//! Exceptions: `guard`, machine_check and machine_assert are in machine.sql, action_adopt in action.sql, topic_list in
 //! outbox.sql, doctor and verify in metrics.sql. `exports.rs` connects each C symbol to its function, and so imports
 //! every noun. The server also calls `janitor/worker` (the background worker) and `guard` (triggers on users' tables).
 //!
@@ -37,7 +37,7 @@ mod action;
 // Teardowns (refunds and clean-up first, the terminal state last) and cancel_audit.
 mod cancel;
 
-// Triggers that refuse undeclared writes; machine_define and machine_drop, which also change leases and teardowns.
+// Triggers that refuse undeclared writes. machine_define and machine_drop are here: they change leases and teardowns.
 mod guard;
 
 // The sweeps.
@@ -72,7 +72,7 @@ mod clock;
 mod incarnation;
 // Digests: of names, and of a call's arguments (to recognize a repeated call).
 mod digest;
-// Locks of our own, subtransactions, the record of a task's runs, claims counted in shared memory.
+// Counts of claims in shared memory, subtransactions, the records of sweep tasks, try-locks.
 mod counters;
 mod subxact;
 mod swept;

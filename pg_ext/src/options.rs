@@ -13,7 +13,7 @@ use crate::row;
 use crate::spi::{self, Kept, Row, column};
 use pgrx::pg_sys::{Datum, JSONOID, TEXTOID};
 
-// A document that is no object is read as one option with an empty name, which is unknown.
+// A document that is no object is read as one option with an empty name: an unknown option.
 const MEMBERS: &std::ffi::CStr = c"
     SELECT o.key, pg_catalog.json_typeof(o.value), o.value::pg_catalog.jsonb #>> '{}'
       FROM pg_catalog.json_each(CASE pg_catalog.json_typeof($1) WHEN 'object' THEN $1 ELSE '{\"\": 0}' END) o";

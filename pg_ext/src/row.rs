@@ -78,7 +78,7 @@ impl Rows {
 
     pub fn push(&self, values: &[Option<Datum>]) {
         let (mut datums, mut nulls) = split(values);
-        // SAFETY: as many values as the function's SQL declares columns, of their types; copied.
+        // SAFETY: the function's SQL declares one column for each value, of its type. The server copies the values.
         unsafe {
             pg_sys::tuplestore_putvalues(
                 (*self.info).setResult,

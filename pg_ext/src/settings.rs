@@ -16,7 +16,7 @@ pub fn with_sweep_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T>
 /// limit is deadlock_timeout plus one second: by then the server has cancelled an autovacuum that holds the lock. The
 /// wait is limited because every writer of the table queues behind it.
 pub fn with_table_lock_timeout<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // SAFETY: reads two settings, in milliseconds; a lock_timeout of 0 is none.
+    // SAFETY: reads two settings, in milliseconds; a lock_timeout of 0 means no limit.
     let (own, deadlock) = unsafe { (pg_sys::LockTimeout, pg_sys::DeadlockTimeout) };
     match own {
         0 => with_lock_timeout(deadlock.saturating_add(1_000), work),
@@ -72,7 +72,7 @@ pub fn retry_after_us() -> i64 {
     i64::from(RETRY_AFTER.get()) * 1_000
 }
 
-/// The retry_after while a lease is alive: the rest of the lease, at most `most`, at least [`LEAST_RETRY_US`].
+/// The retry_after while a lease is alive: the rest of the lease, limited to `most`, but at least [`LEAST_RETRY_US`].
 pub fn retry_within(lease_left_us: i64, most: i64) -> i64 {
     lease_left_us.min(most).max(LEAST_RETRY_US)
 }
@@ -88,7 +88,7 @@ pub fn janitor_databases() -> Vec<u8> {
     names.map(CString::into_bytes).unwrap_or_default()
 }
 
-/// The most databases that are swept at the same time (once.janitor_workers).
+/// At most this many databases are swept at the same time (once.janitor_workers).
 pub fn janitor_workers() -> usize {
     JANITOR_WORKERS.get().max(1) as usize
 }
@@ -137,7 +137,7 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
 
 /// Sets these settings at a level of their own, which the caller ends with AtEOXact_GUC.
 pub fn begin_level(settings: &[(&CStr, &CStr)]) -> i32 {
-    // SAFETY: settings of the server and valid values of them; the user may lack the right to change them.
+    // SAFETY: the server has these settings, and the values are valid. The user may lack the right to change them.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
         for (name, value) in settings {

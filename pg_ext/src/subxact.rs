@@ -119,7 +119,7 @@ fn stops(kind: Kind) -> bool {
 /// raises an Err again.
 fn sorted(caught: &CaughtError) -> Result<Failure> {
     let report = report(caught);
-    // A function of ours that a trigger calls raises a cancellation again, with pg_once as the file.
+    // The file is pg_once if a trigger called a function of ours, which raised the cancellation again.
     let by_server = report.file().ends_with("postgres.c") || report.file() == "pg_once";
     let stops = match report.sql_error_code() {
         Code::ERRCODE_QUERY_CANCELED if by_server => Some(Kind::Cancelled),

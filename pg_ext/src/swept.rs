@@ -155,7 +155,7 @@ fn add(run: &mut TaskRun, swept: &Swept, is_good: bool, now: i64, who: &[u8]) {
     run.put_text(TaskRunCol::ServedBy, Some(who));
 }
 
-/// The stored run is recent, was good, and has the same served_by.
+/// Whether the stored run is recent, was good, and has the same served_by.
 fn is_fresh(run: &TaskRun, who: &[u8], now: i64) -> bool {
     let fresh = STILL_FRESH_US.min(settings::janitor_grace_us() / PARTS_OF_GRACE);
     let last = run.raw(TaskRunCol::LastEnd).map(|d| d.value() as i64);
@@ -196,7 +196,7 @@ pub fn last_end(machine: &[u8]) -> Result<i64> {
     Ok(end.map_or(i64::MIN, |r| r.i64(TaskRunCol::LastEnd)))
 }
 
-/// A sweep of the machine's claim states ended without a failure within once.janitor_grace.
+/// Whether a sweep of the machine's claim states ended without a failure within the last once.janitor_grace.
 pub fn covers(machine: &[u8]) -> Result<bool> {
     let run = of_machine(machine)?;
     let good = run.filter(|r| r.raw(TaskRunCol::GoodEnd).is_some());

@@ -41,7 +41,7 @@ impl TryLock {
         TryLock::wait_for(hash, pg_sys::ExclusiveLock as i32)
     }
 
-    /// Waits for a shared lock until no other session holds the exclusive lock; lock_timeout bounds the wait.
+    /// Waits for a shared lock; lock_timeout bounds the wait.
     pub fn wait_shared(hash: u64) -> TryLock {
         TryLock::wait_for(hash, pg_sys::ShareLock as i32)
     }
@@ -66,7 +66,7 @@ impl TryLock {
     }
 }
 
-/// Calls `wait`, which takes a lock of any kind; answers `late` if lock_timeout ends the wait (55P03).
+/// Calls `wait`, which takes a lock of any kind. If lock_timeout ends the wait (55P03), returns the error from `late`.
 pub fn wait_or(wait: impl FnOnce(), late: impl FnOnce() -> Error) -> Result<()> {
     let wait = AssertUnwindSafe(wait);
     let is_locked = pgrx::PgTryBuilder::new(move || {

@@ -21,7 +21,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 use std::rc::Rc;
 
-/// How often a claim tries, if the machine or the lease changes each time, before it answers in_progress.
+/// A claim answers in_progress after this many tries, if the machine or the lease changed during each.
 const MAX_LOOKS: usize = 8;
 
 static SHAPE: Shape = Shape::new(&[
@@ -117,7 +117,7 @@ impl ActionClaim<'_> {
                 _ => {}
             }
         }
-        // Locks the table first: a session that has locked the table may be waiting for the machine's lock below.
+        // Lock order: table, machine. Another session may hold the table's lock and wait for the machine's.
         let table = &self.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
         // machine_define waits for the end of this transaction and then sees the new lease.

@@ -98,7 +98,7 @@ pub fn action_release(call: &Call) -> Result<Datum> {
     Err(stayed(&fenced, &lease, seen))
 }
 
-/// The error of a row that did not move although the lease is held.
+/// The error if the lease is held but the UPDATE did not move the row.
 fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error {
     match seen {
         // The row was claimed after this transaction's snapshot.

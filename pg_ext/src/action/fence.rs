@@ -1,4 +1,4 @@
-//! The fence: checks an action's token for every write that presents one.
+//! The fence: checks the token of every write that presents an action's token.
 
 use super::lease::{Lease, LeaseCol, LeaseState, REMEMBERED_US, TABLE};
 use crate::call::{Call, shown};
@@ -27,7 +27,7 @@ impl FencedAction {
         })
     }
 
-    /// A write by a person, who has no token: the token of the present lease is used.
+    /// For a write by a person: a person has no token, so the present lease's token is used.
     pub fn of_present(machine: Rc<Machine>, id: RowId, lease: &Lease) -> FencedAction {
         FencedAction {
             machine,
@@ -36,8 +36,8 @@ impl FencedAction {
         }
     }
 
-    /// Returns the lease that is held with this token. If `repeats` is true for an ended lease (the same call has ended
-    /// it), returns that lease, so that the call can answer as before.
+    /// Returns the lease that is held with this token. Also returns an ended lease if `repeats` is true for it: the
+    /// same call has ended this lease, and can answer as before.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
             return Err(self.forgotten(
@@ -112,7 +112,7 @@ impl FencedAction {
         )
     }
 
-    /// The error of a token that may have finished its action, if no stored lease can show that any more.
+    /// The error if nothing stored shows any more whether the token has finished its action.
     fn forgotten(&self, why: &'static str) -> Error {
         self.lost(why).hint(
             "Stop this attempt and roll back its writes. Its action_finish may have been committed long ago: look at the row \

@@ -1,5 +1,5 @@
 //! `action_extend` is a heartbeat: it checks the token, updates the lease and reports a cancellation. The update can be
-//! HOT unless the lease now ends before look_at. The row is read without a lock. `action_expire` ends the lease of a
+//! HOT unless it moves look_at to an earlier time. The row is read without a lock. `action_expire` ends the lease of a
 //! dead holder, or the wait of a deferred row.
 
 use super::fence::FencedAction;

@@ -1,6 +1,6 @@
 //! `action_get` and `action_list`: who has a row, since when, what failed, and what happens next.
 //!
-//! Both are for roles that may observe: they ignore owners of machines and rights on tables. Of a user's row they show
+//! Both are for roles that may observe: they ignore rights on tables and owners of machines. Of a user's row they show
 //! only the id, the status and the cancel flag.
 
 use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, TABLE};
@@ -17,7 +17,7 @@ use crate::swept;
 use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// The most rows of one list.
+/// A list has at most this many rows.
 const MOST_LEASES: i32 = 10_000;
 /// How many leases of a machine a call may read. Ended leases stay for a day, and a call reads and skips them.
 const MOST_READ: usize = 1_000_000;
@@ -49,7 +49,7 @@ pub fn action_list(call: &Call) -> Result<Datum> {
     for name in names {
         for lease in held(&name, left)? {
             let id = lease.raw(LeaseCol::RowId);
-            // If a table is gone or locked, only the rows of this machine have no details; the call does not fail.
+            // If a table is gone or locked, its rows are listed without details, and the call does not fail.
             let known = subxact::attempt_briefly(|| of_list(&name, &lease))?;
             let view = known.unwrap_or_else(|failure| {
                 let mut none: ActionView = [None; 10];
@@ -105,7 +105,7 @@ fn view(machine: &Machine, seen: Option<&RowSeen>, lease: Option<&Lease>) -> Res
     let status = seen.map(RowSeen::status).unwrap_or_default();
     let covering = lease.filter(|l| l.covers(status));
     let held = |col| covering.and_then(|l| l.raw(col));
-    // The last lease, unless its action is finished.
+    // A lease whose action is finished is not shown.
     let told = lease.filter(|l| l.state() != LeaseState::Finished);
     let of_lease = |col| told.and_then(|l| l.raw(col));
     let left = |l: &Lease| clock::interval_datum(l.i64(LeaseCol::LeaseUntil) - now);

@@ -67,7 +67,7 @@ impl LeaseState {
             b'f' => LeaseState::Finished,
             b'l' => LeaseState::Released,
             b's' => LeaseState::Swept,
-            // A code of a newer library counts as held.
+            // An unknown code (of a newer library) counts as held.
             _ => LeaseState::Held,
         }
     }
@@ -153,13 +153,13 @@ impl Lease {
         self.finished_tokens().any(|finished| finished == token)
     }
 
-    /// Whether the token may have finished an action and been dropped from the full list of finished tokens.
+    /// Whether the list of finished tokens may have dropped this token: it is full, and all its tokens are newer.
     pub fn may_have_forgotten(&self, token: i64) -> bool {
         self.finished_tokens().count() >= REMEMBERED_TOKENS
             && self.finished_tokens().all(|finished| token < finished)
     }
 
-    /// The lease is held, and the row's status is the lease's claim state. Any other held lease is dead.
+    /// Whether the lease is held, and `status` is its claim state. A held lease with another claim state is dead.
     pub fn covers(&self, status: &[u8]) -> bool {
         self.state() == LeaseState::Held && self.bytes(LeaseCol::ClaimInto) == Some(status)
     }

@@ -43,7 +43,7 @@ const TAKE: &str = "
 const PRESENT: &str = "
     SELECT {id}::pg_catalog.text FROM {table} AS t WHERE {id} OPERATOR(pg_catalog.=) ANY ($1)";
 
-/// $1 ids. Returns the rows that were in `from`, as they are afterwards.
+/// $1 ids. Reverts the rows in status `from`, and returns their new version and status.
 const REVERT: &str = "
     UPDATE {table} AS t SET {status_column} = {to}{next_version}
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {from}
@@ -67,9 +67,9 @@ impl DueLease {
 #[derive(Default)]
 pub struct Reverted {
     pub swept: Swept,
-    /// Rows that were reverted, or failed and were deferred, and dead leases that were deleted.
+    /// The number of reverted rows, deferred rows and deleted dead leases.
     pub settled: i64,
-    /// Some leases were not tried: the table could not be locked or read, or rows failed for too long.
+    /// Whether some leases were not tried: the table could not be locked or read, or rows failed for too long.
     pub is_cut_short: bool,
 }
 
@@ -97,7 +97,7 @@ struct RevertBatch {
     owner: Oid,
     /// The role that sweeps, for the history.
     role: Vec<u8>,
-    /// The table could be locked and read, so a later failure belongs to a row.
+    /// Whether the table was locked and read. From then on a failure belongs to a row.
     is_reached: Cell<bool>,
 }
 
@@ -141,8 +141,8 @@ impl RevertBatch {
         Ok(())
     }
 
-    /// Reverts the rows that are still due, and deletes dead leases: their row is gone or has left the claim state.
-    /// Returns the number of reverted rows and deleted leases.
+    /// Reverts the rows that are still due, and deletes leases whose row is gone or has left the claim state. Returns
+    /// the number of reverted rows and deleted leases.
     fn revert(&self, due: &[DueLease]) -> Result<i64> {
         let _owner = SwitchedUser::to_owner_of_table(self.owner)?;
         let ids = self.ids(due);
@@ -265,8 +265,8 @@ impl RevertBatch {
         })
     }
 
-    /// The ids as an array. If the column's present type cannot read an id, no row
-    /// has this id, so its lease is dead.
+    /// The ids as an array, without ids that the column's present type cannot read. Such an id belongs to no row, so
+    /// its lease is dead.
     fn ids<'a>(&self, due: impl IntoIterator<Item = &'a DueLease>) -> Datum {
         let base = self.machine.shape.id.base_type;
         let values: Vec<Datum> = due

@@ -16,16 +16,16 @@ use crate::subxact::Failure;
 use crate::swept::{self, ACTION_RELEASE, Swept};
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// With a limit of n rows, a sweep reads at most n times this many leases of a machine. The number is so high that
+/// A sweep of up to `max` rows reads at most `max * LOOKS_PER_ROW` leases of a machine. The number is so high that
 /// ended and locked leases hardly ever hide due leases.
 const LOOKS_PER_ROW: usize = 1_000;
-/// With a limit of n rows, a sweep rewrites or deletes at most n times this many ended or extended leases of a machine.
+/// A sweep of up to `max` rows changes at most `max * TIDIED_PER_ROW` ended or extended leases of a machine.
 const TIDIED_PER_ROW: usize = 10;
 
-/// Work that a sweep does for a machine after the machine's rows. The inner error counts as the machine's failure.
+/// Work that a sweep does for a machine after reverting its rows. The inner error counts as the machine's failure.
 pub type Beside = fn(&[u8]) -> Result<std::result::Result<(), Failure>>;
 
-/// Sweeps at most `max` rows of the machine `only`, or of all machines, and records the runs. The least recently swept
+/// Sweeps at most `max` rows of one machine (`only`) or of all machines, and records the runs. The least recently swept
 /// machine is first.
 pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swept> {
     let mut all = Swept::default();
@@ -134,11 +134,11 @@ struct LeaseChunk {
     /// Ended or extended leases, which are deleted or get another look_at.
     ended: Vec<[u8; 16]>,
     looked: usize,
-    /// The scan may have more leases.
+    /// Whether the scan may have more leases.
     full: bool,
 }
 
-/// The next leases of the scan, until `most` were read or `most_due` are due.
+/// The next leases of the scan. Stops after `most` leases, or after `most_due` due leases.
 fn next_leases(scan: &mut Scan<'_>, now: i64, most: usize, most_due: usize) -> LeaseChunk {
     let mut chunk = LeaseChunk {
         due: Vec::new(),

@@ -88,7 +88,7 @@ pub fn orphans(
         let parts = machine.parts();
         let terminal = definition.terminal.iter().map(String::as_str);
         let which = match kind {
-            // In the column's own type, so that an index on it serves.
+            // Compares in the column's own type, so that an index on the column can be used.
             Orphan::Claimed => {
                 let own = machine.shape.status.base_type_name();
                 let states: Vec<_> = states.into_iter().map(literal).collect();

@@ -1,7 +1,7 @@
 //! `cancel_audit`: compares the marked items with the recorded refunds.
 //!
-//! Items and refunds are read under one snapshot, so a concurrent cancel_refund is seen in both or in neither. Both are
-//! sorted by id as bytes and merged, so neither is held in memory. Deleted rows are not audited.
+//! Items and refunds are read under one snapshot, so a concurrent cancel_refund is seen in both or not at all. Both are
+//! read in the order of the ids as bytes and merged, so no list is held in memory. Deleted rows are not audited.
 
 use super::items::Items;
 use super::numeric;
@@ -87,7 +87,7 @@ fn audit(call: &Call, machine: &Machine) -> Result<()> {
     audit.rest()
 }
 
-/// The recorded refunds, read in step with the marked sums.
+/// The recorded refunds, merged with the marked sums.
 struct Audit<'a> {
     machine: &'a Machine,
     rows: Rows,
@@ -133,7 +133,7 @@ impl Audit<'_> {
         None
     }
 
-    /// Reports the rows with smaller ids, which have refunds but no marked item; then compares the subject's two sums.
+    /// Reports the rows before `subject`: they have refunds but no marked item. Then compares the subject's sums.
     fn compare(&mut self, subject: &[u8], marked: Datum) -> Result<()> {
         while let Some((id, refunded)) = self.next.take() {
             match id.as_slice().cmp(subject) {

@@ -14,7 +14,7 @@ use pgrx::pg_sys::{self, Datum};
 
 const MOST_CLEANED: i32 = 100_000;
 
-/// $1 the row's id, $2 the most items, $3 (only with `AFTER`) the key after which the list begins.
+/// $1 the row's id, $2 the limit, $3 (only with `AFTER`) the key after which the list begins.
 const LIST: &str = "
     SELECT i.{item_id}::pg_catalog.text, pg_catalog.row_to_json(i.*) FROM {items} AS i
      WHERE i.{subject} OPERATOR(pg_catalog.=) $1 AND {is_marked} {after}

@@ -1,4 +1,4 @@
-//! Statements on the items of one row, with the caller's rights; some_of_all and the audit run as a table's owner.
+//! Statements on one row's items. They run with the caller's rights; some_of_all and the audit run as a table's owner.
 
 use crate::error::Result;
 use crate::machine::definition::Refund;

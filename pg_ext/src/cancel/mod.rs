@@ -1,4 +1,4 @@
-//! cancel: a teardown whose terminal state comes last. `sql/cancel.sql` begins with an overview.
+//! cancel: a row is torn down, and then moves to its terminal state. `sql/cancel.sql` begins with an overview.
 //!
 //! `record` has the rows of once.cancel and once.refund, `items` the statements on items, `numeric` their sums.
 //! `torn_row` says whether the teardown of a row can go on. The other files have the SQL functions.

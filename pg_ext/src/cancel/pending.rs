@@ -157,7 +157,7 @@ fn next_open(
     while let Some(slot) = scan.as_mut().and_then(Scan::advance) {
         let teardown = Teardown::borrow(slot);
         let id = teardown.bytes(TeardownCol::RowId).unwrap_or_default();
-        // If the column's present type cannot read an id, no row has this id.
+        // An id that the column's present type cannot read belongs to no row.
         let id = RowId::read(machine.shape.id.base_type, id, "id");
         if let (true, Ok(id)) = (teardown.is_of(machine), id) {
             open.push(OpenTeardown {

@@ -1,5 +1,5 @@
-//! Rows of `once.cancel` and `once.refund`. The user's row is locked first, so no write waits for these rows. Only the
-//! sweep's close_orphaned has no row to lock; it skips locked teardowns.
+//! Rows of `once.cancel` and `once.refund`. Calls lock the user's row first, so no write to the two tables waits. Only
+//! the sweep's close_orphaned has no user's row to lock; it skips locked teardowns.
 
 use super::numeric;
 use crate::call::from_utf8;
@@ -39,7 +39,7 @@ table::columns!(TeardownCol);
 pub type Teardown = table::Record<TeardownCol, 10>;
 
 impl Teardown {
-    /// The last teardown of a row of the machine's present table.
+    /// The row's stored teardown, if it belongs to the machine's present table.
     pub fn find(machine: &Machine, id: &RowId, snapshot: &Snapshot) -> Result<Option<Teardown>> {
         let found = Teardown::any(&Table::to_read(TABLE)?, machine, id, snapshot)?;
         Ok(found.filter(|t| t.is_of(machine)))

@@ -21,7 +21,7 @@ use crate::spi::column;
 use crate::table::{Snapshot, above_read_committed};
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id, $2 the most items. All items are locked in key order before the first is written, because the
+/// $1 the row's id, $2 the limit of items. All items are locked in key order before the first is written, because the
 /// condition of the UPDATE needs their number. An item that was decided during the wait for its lock is left out; an
 /// item that was changed counts with its new amount.
 const REFUND: &str = "
@@ -69,7 +69,7 @@ const REFUND: &str = "
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// The values of `{limit}`, `{from_due}` and `{which}`. SOME joins by key; two inheriting tables may have the same key.
+/// The values of `{limit}`, `{from_due}` and `{which}`. SOME joins by key; a key may occur in two inheriting tables.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),
@@ -145,7 +145,7 @@ pub fn cancel_refund(call: &Call) -> Result<Datum> {
             paid.wallet,
         )?;
     }
-    // Without a limit the statement took all items that it saw.
+    // Without a limit the statement has marked all items that it saw.
     let took_all = max.is_none()
         && paid.items > 0
         && !above_read_committed()

@@ -57,7 +57,7 @@ pub fn cancel_request(call: &Call) -> Result<Datum> {
 }
 
 impl TornRow {
-    /// The answer for a row in a terminal status, or whose teardown has begun; else None.
+    /// The answer if the row is in a terminal status or its teardown has begun; else None.
     fn without_a_write(&self, seen: &RowSeen) -> Result<Option<Datum>> {
         if self.is_done(seen) {
             return Ok(Some(answer(b"done", Some(seen))));
@@ -99,7 +99,7 @@ impl TornRow {
     }
 }
 
-/// The row has an open teardown.
+/// Whether the row has an open teardown.
 pub fn is_begun(machine: &Machine, id: &RowId, snapshot: &Snapshot) -> Result<bool> {
     let begun = Teardown::find(machine, id, snapshot)?;
     Ok(begun.is_some_and(|t| t.is_open()))

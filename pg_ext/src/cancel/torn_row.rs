@@ -21,9 +21,9 @@ pub struct TornRow {
 
 /// Whether the teardown can go on.
 pub enum TeardownState {
-    /// The row is flagged, and no lease covers it.
+    /// The teardown can go on: the row is flagged, and no lease covers it.
     Open(RowSeen),
-    /// Cancelled already.
+    /// The row is cancelled already.
     Done(RowSeen),
 }
 

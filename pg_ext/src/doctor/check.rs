@@ -152,7 +152,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Reports a machine with cancel and no claim state: a cancel begins the teardown even while a worker has the row.
+    /// Reports a machine with `cancel` and without a claim state: the teardown begins even while a worker has the row.
     fn running(&mut self, definition: &Definition) {
         if definition.cancel.is_none() || definition.claim_states().next().is_some() {
             return;

@@ -44,7 +44,7 @@ const REMEDY: &CStr = c"
            ELSE
            'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.' END";
 
-// The tasks that have a record; '' stands for the records of machines.
+// The names of the tasks that have a record, and '' if a machine has one.
 const RUN: &CStr =
     c"SELECT DISTINCT CASE j.machine WHEN '' THEN j.task ELSE '' END FROM once.janitor j";
 
@@ -101,7 +101,7 @@ pub fn ask(report: &Report) -> Result<()> {
     let since = clock::real_us().saturating_sub(grace);
     let late = [janitor::late_at(), since].map(|at| Some(Datum::from(at)));
     report.ask(&IS_LATE, &late)?;
-    // `never` is last: it reads tables of the tasks that have never run, and one of these tables may be locked.
+    // `never` is called last: it reads tables of the tasks that have never run, and one of these tables may be locked.
     never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }
 

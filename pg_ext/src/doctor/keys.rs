@@ -43,9 +43,9 @@ pub fn ask(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// The most scopes of each kind (declared, used) whose names are compared, and the most keys of a sample.
+/// Up to this many declared scopes and as many used scopes are compared by name. A sample has up to this many keys.
 const NAMES: usize = 1_000;
-/// The most scopes that a row names.
+/// A row names up to this many scopes.
 const NAMED: usize = 5;
 
 /// Scopes need no declaration. But if some are declared, an undeclared name may be a mistake.

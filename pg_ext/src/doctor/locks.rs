@@ -8,7 +8,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// A worker's transactions are short: one that is open for a minute often waits for a foreign call.
+// A worker's transactions are short: a transaction that is open for a minute often waits for a foreign call.
 const HOLDERS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('backend %s keeps rows locked', a.pid),
@@ -30,7 +30,7 @@ const HOLDERS: &CStr = c"
      GROUP BY a.pid, a.xact_start, a.state, a.usename, a.application_name
      ORDER BY a.xact_start LIMIT 20";
 
-// The sweep skips an overdue lease that is locked, however young the transaction is that holds the lock.
+// The sweep skips an overdue lease that is locked, even if the locking transaction has just begun.
 const OVERDUE: &CStr = c"
     SELECT 'error',
            pg_catalog.format('backend %s keeps an overdue lease locked: row %s of machine \"%s\"', a.pid, l.row_id,

@@ -8,14 +8,14 @@ use crate::machine::stored;
 use crate::metrics::leases::ActionLeases;
 use crate::subxact;
 
-/// The most leases read per machine, with those that ended within a day.
+/// Up to this many leases of each machine are read, including leases that ended within a day.
 const MOST_LEASES: usize = 1_000_000;
 
 pub fn ask(report: &Report) -> Result<()> {
     stored::each_stored(&mut |stored| {
         let name = stored.name();
         let machine = shown(name);
-        // If one machine cannot be checked, the others still are.
+        // If one machine cannot be checked, the others are still checked.
         match subxact::attempt(|| check::findings(name, stored))? {
             Ok(found) => {
                 for finding in found {

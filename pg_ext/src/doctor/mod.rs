@@ -4,7 +4,7 @@
 //! questions of doctor, each question in a subtransaction of its own. So a question that fails adds a row, and the
 //! others are still answered. Invariant: doctor waits for each lock at most once.sweep_lock_timeout. It writes nothing,
 //! so it works in a READ ONLY transaction and on a standby. A healthy database gives only rows with level `info`.
-//! doctor shows names, numbers, times and messages of failures, no payload and no query text.
+//! doctor shows error messages, names, numbers and times, but no payload and no query text.
 
 pub mod check;
 mod horizon;
@@ -77,7 +77,7 @@ impl Report {
 
 type Ask = fn(&Report) -> Result<()>;
 
-/// The questions, each with the name that the report gives it if it fails.
+/// The questions, each with its name for the row that reports its failure.
 const QUESTIONS: &[(&str, Ask)] = &[
     ("settings", settings::ask),
     ("tables and indexes", schema::ask),

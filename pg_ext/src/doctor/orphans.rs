@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::machine::model::Machine;
 use std::collections::BTreeMap;
 
-/// The most rows of one kind that are counted.
+/// Up to this many rows of one kind are counted.
 const MOST_ORPHANS: i64 = 1_000;
-/// The most rows that a problem names.
+/// A problem names up to this many rows.
 const NAMED: usize = 5;
 
-/// Finds orphaned rows, which it reads as the owner of the table.
+/// Finds orphaned rows. Reads the table as its owner.
 pub(super) fn search(machine: &Machine, found: &mut Findings) -> Result<()> {
     let table = &machine.shape.table;
     for kind in [Orphan::Claimed, Orphan::Flagged] {
@@ -34,7 +34,7 @@ pub(super) fn search(machine: &Machine, found: &mut Findings) -> Result<()> {
                 ),
                 "Read the table as its owner to see why.",
             );
-            // The other kind would fail in the same way.
+            // The search for the other kind would fail in the same way.
             return Ok(());
         }
         for (status, ids) in by_status {

@@ -10,7 +10,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{BOOLOID, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most subscribers that get a row for dead letters.
+/// Up to this many subscribers get a row for their dead letters.
 const MOST_SUBSCRIBERS: usize = 100;
 
 // $1 topic, $2 subscriber, $3 how many died within the last hour, $4 when the first of all dead letters

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 
 const MOST_VERIFIED: i32 = 1_000_000;
 
-// $1 is the most rows that a statement checks. STORED checks up to $1 rows of once.retry and $1 events of batches.
+// A statement checks up to $1 rows. STORED checks up to $1 rows of once.retry, and up to $1 events of batches.
 
 const ANSWERS: &CStr = c"
     SELECT pg_catalog.format('key %L of scope %L has status %s', k.key, k.scope, k.status)

@@ -29,7 +29,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::ffi::CStr;
 
-/// The longest definition, as the server prints it.
+/// A definition has up to this many bytes, as the server prints it.
 const MOST_BYTES: usize = 1_000_000;
 
 const STORE: &CStr = c"
@@ -47,7 +47,7 @@ const STORE: &CStr = c"
         owner_incarnation = excluded.owner_incarnation, definition = excluded.definition,
         table_names = excluded.table_names";
 
-// A new record has no run, so the machine's claim states are not covered until a sweep has succeeded.
+// A new row records no run, so the machine's claim states are not covered until a sweep has succeeded.
 const WATCH: &CStr = c"
     INSERT INTO once.janitor (task, machine, done, failed) VALUES ('action_release', $1, 0, 0)
     ON CONFLICT (task, machine) DO NOTHING";
@@ -126,7 +126,7 @@ fn present_machine(name: &[u8]) -> Result<Option<StoredMachine>> {
     Ok(present)
 }
 
-/// Whether nothing would change. Then machine_define waits for no claim: services may define machines at each boot.
+/// Whether nothing would change. If so, machine_define waits for no claim: services may define machines at each boot.
 fn is_the_same(
     present: Option<&StoredMachine>,
     valid: &Valid,

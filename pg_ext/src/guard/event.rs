@@ -82,8 +82,8 @@ impl RowEvent {
         unsafe { (*(*self.data).tg_trigger).tgoid }
     }
 
-    /// Whether an AFTER trigger fires for the DELETE half of a move to another partition. The heap marks the old
-    /// version of a moved row. Other access methods may not: in their partitions each DELETE counts as a move.
+    /// Whether this is an AFTER trigger's call for the DELETE half of a move to another partition. The heap marks the
+    /// old version of a moved row. Some access methods do not, so each DELETE in their partitions counts as a move.
     pub fn is_move(&self) -> bool {
         // SAFETY: the call's own structure, whose relation is open while its trigger runs; an event has a row.
         unsafe {
@@ -253,7 +253,7 @@ impl RowVersion {
         let plan = machine.plan(&key, &[row_type], [NO; 3], || {
             sql::fill(WHEN, &[("when", when)])
         })?;
-        // SAFETY: the tuple and the descriptor of its slot; the tuple is copied.
+        // SAFETY: the slot's descriptor describes the tuple, and the call copies the tuple.
         let row =
             unsafe { pg_sys::heap_copy_tuple_as_datum(self.raw, (*self.slot).tts_tupleDescriptor) };
         let rows = plan.query(&[Some(row)])?;

@@ -1,7 +1,7 @@
 //! `machine_guard`: puts the triggers on a machine's tables and takes them off.
 //!
-//! Only the extension's owner may execute the trigger functions, so it creates the triggers. The caller must own the
-//! tables.
+//! Only the extension's owner may execute the trigger functions, so that role creates the triggers. The caller must own
+//! the tables.
 //!
 //! A machine's row is judged after it was written, because a BEFORE UPDATE trigger makes the server lock each row and
 //! log the lock. A row that may move to another partition is judged before it is written, because an AFTER trigger sees
@@ -92,8 +92,8 @@ fn are_those_wanted(machine: &str, present: &[PresentGuard], wanted: &[WantedGua
     wanted.len() == present.len() && wanted.iter().all(|w| present.iter().any(|p| serves(p, w)))
 }
 
-/// Whether the guard is marked as on, is as machine_guard makes it, and fires on each guarded table and partition. A
-/// table that only inherits from a guarded table gets no guard and is ignored.
+/// Whether the machine is marked as guarded, and its guard is as machine_guard would create it and fires on each
+/// guarded table and partition. A table that only inherits from a guarded table gets no guard and is ignored.
 fn is_whole(machine: &Machine) -> Result<bool> {
     let name = machine.name();
     let is_marked = StoredMachine::find(&from_utf8(name))?.is_some_and(|s| s.guarded());
@@ -216,7 +216,7 @@ struct PresentGuard {
     name: String,
     function: String,
     time: GuardTime,
-    /// Enabled, for INSERT, UPDATE and DELETE of any row: no WHEN, no column list.
+    /// Whether the trigger is enabled, and fires for INSERT, UPDATE and DELETE of any row: no WHEN, no column list.
     is_whole: bool,
 }
 
@@ -262,10 +262,10 @@ pub(super) enum GuardTime {
 }
 
 impl GuardTime {
-    /// The time of the guard on a machine's own table.
+    /// When the guard judges the rows of the machine's own table.
     fn of(machine: &Machine) -> GuardTime {
         let table = &machine.shape.table;
-        // `owner` locks the table, so nobody attaches it as a partition now.
+        // `owner` locks the table: it cannot be attached as a partition before the transaction ends.
         match table.owner().is_none() || may_move_rows(table.oid) {
             true => GuardTime::Before,
             false => GuardTime::After,
@@ -279,7 +279,7 @@ impl GuardTime {
         }
     }
 
-    /// The first character of the guard's name, since triggers fire in the order of their names: "~" is the last
+    /// The first character of the guard's name. Triggers of one event fire in the order of their names. "~" is the last
     /// printable character of ASCII, "!" the first after the blank.
     fn place(self) -> char {
         match self {

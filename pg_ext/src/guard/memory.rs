@@ -1,5 +1,5 @@
-//! Caches, from one row to the next, the columns of the table or partition for which a trigger last fired. The cache is
-//! valid until the server invalidates the relcache entry of any machine's table or any guarded partition.
+//! This cache holds the columns of one table or partition, until a trigger fires for another one. The cache is valid
+//! until the server invalidates the relcache entry of any machine's table or any guarded partition.
 
 use super::event::RowEvent;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use pgrx::pg_sys::Oid;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The cached columns of the last written table; for a `thread_local`.
+/// The cache; each trigger function has one in a `thread_local`.
 pub struct TableMemory<T>(RefCell<Option<RememberedTable<T>>>);
 
 struct RememberedTable<T> {

@@ -1,7 +1,7 @@
 //! guard: triggers on the user's tables that refuse, for every role, writes against the machine's definition.
 //!
 //! `docs/reference/guard.md` lists what `row` refuses on the machine's table and `item` on the items table. Not listed:
-//! - `row` refuses a move out of a partition whose guard was put on before the table became a partition;
+//! - `row` refuses a move out of a partition whose guard was created before the table became a partition;
 //! - `item` accepts that a marked item's subject becomes NULL if the row is cancelled or deleted (ON DELETE SET NULL).
 //!
 //! `docs/how-to/batch-job.md` lists the writes that the guard does not see.

@@ -70,7 +70,7 @@ fn not_accepted(message: &Entry) -> Error {
         .hint("Call inbox_accept first, in the same transaction.")
 }
 
-/// Refuses a verdict of a later transaction: duplicates may have been answered without it.
+/// Refuses a verdict if another transaction accepted the message: duplicates may have been answered without a verdict.
 fn not_ours(message: &Entry) -> Error {
     let lost = format!("{} was accepted by another transaction", message.named());
     Error::new(Kind::LeaseLost, lost)

@@ -75,7 +75,7 @@ pub fn find_or_write<T>(
     }
 }
 
-/// Whether a row that this transaction wrote counts past its ttl.
+/// Whether a row that this transaction wrote is found after its ttl has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Own {
     /// A handler that takes longer than the ttl can still record its verdict.

@@ -38,7 +38,7 @@ pub fn sweep_all(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Runs batches of each task until a batch reports no more. Answers the largest number of rows that one task processed.
+/// Runs batches of each task until `more` is false. Returns the largest number of rows that one task processed.
 /// sweep_all runs several rounds, because a task can make rows due for other tasks, and sessions can release row locks.
 fn round(max: i32) -> Result<i64> {
     let mut most = 0;
@@ -48,7 +48,7 @@ fn round(max: i32) -> Result<i64> {
     Ok(most)
 }
 
-/// Runs batches of one task until a batch reports no more. Answers how many rows the task processed.
+/// Runs batches of one task until `more` is false. Returns how many rows the task processed.
 fn finish_task(task: Task, max: i32) -> Result<i64> {
     let mut all = Swept::default();
     let mut noticed = Instant::now();

@@ -1,6 +1,6 @@
-//! Refuses a task whose tables have an enabled rule or BEFORE ROW trigger of a user. Either could silently suppress a
-//! sweep's writes, so that each sweep would find the same rows again. Other triggers and foreign keys cannot suppress a
-//! write without an error.
+//! Refuses a task whose tables have an enabled rule or BEFORE ROW trigger of a user. Such a rule or trigger could
+//! silently suppress a sweep's writes, and each sweep would find the same rows again. Other triggers and foreign keys
+//! cannot suppress a write without an error.
 
 use crate::call::{shown, varlena};
 use crate::error::{Error, Kind, Result};

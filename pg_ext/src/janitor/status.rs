@@ -1,4 +1,4 @@
-//! `janitor_status()`: the due rows of each task, and its rows of once.janitor; writes nothing.
+//! `janitor_status()` shows the due rows of each task, and the rows that once.janitor has for it. It writes nothing.
 //!
 //! Each count reads the index that the sweep reads and stops at a bound, so its cost does not grow with the tables.
 //! janitor_status counts the rows of all scopes and machines, whoever owns them.
@@ -17,8 +17,8 @@ use crate::swept::DueWork;
 use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most rows that a count reads: per machine for moves, per subscriber for dead letters. Of the leases of each
-/// machine a million are read, most of them ended, and at most MOST_DUE are counted.
+/// A reported count is at most this. Up to as many moves are read per machine, and dead letters per subscriber; of leases
+/// a million per machine, most of them ended.
 const MOST_DUE: i64 = 10_000;
 
 // In the statements that count: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the
@@ -79,7 +79,7 @@ static DUE_DEDUPE_REAP: Kept = Kept::new(EXPIRED_DEDUPES, TYPES);
 static DUE_DEAD_REAP: Kept = Kept::new(EXPIRED_LETTERS, TYPES);
 static TASK_RUNS: Kept = Kept::new(RUNS, &[TEXTOID]);
 
-/// The due rows of a task: one part, or for action_release a part for each machine with due rows.
+/// The due rows of a task. Only action_release can have several parts: one for each machine with due rows.
 type DueParts = Vec<(Option<Vec<u8>>, DueWork)>;
 
 /// `once.janitor_status`.
@@ -88,7 +88,7 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     let now = clock::now_us()?;
     for task in Task::ALL {
         let name = row::text(task.name().as_bytes());
-        // If a table is locked, only the due rows of this task are NULL.
+        // If a table is locked, this task gets NULL for its due rows, and the other tasks are still counted.
         let parts = subxact::attempt_briefly(|| due_parts(task, now))?.ok();
         for run in spi::query(&TASK_RUNS, &[Some(name)])? {
             let machine = column(&run, 0).map(varlena);

@@ -19,12 +19,12 @@ use crate::swept::{self, Swept};
 use crate::table;
 use pgrx::pg_sys::Datum;
 
-/// The largest `max`.
+/// The argument `max` is at most this.
 pub const MOST_SWEPT: i32 = 1_000_000;
 
 /// Runs one bounded pass of a task in its own subtransaction, so an error is counted and undoes nothing else. The pass
 /// waits for each lock no longer than once.sweep_lock_timeout. `only`: the one machine of an action_release. The task
-/// action_release records its runs itself; the caller's deferred constraints are checked before its subtransaction.
+/// action_release records its runs itself. Before this task begins, the caller's deferred constraints are checked.
 pub fn run_task(task: Task, max: i32, only: Option<&[u8]>) -> Result<Swept> {
     (task.tables().iter()).try_for_each(|name| table::ensure_writable(name))?;
     if task == Task::ActionRelease {

@@ -1,16 +1,16 @@
-//! The sweep task `key_abandon`: moves unfinished keys whose first lease expired into the index lane [`PENDING`].
-//! Completers read only that lane, so they never read finished keys. Metrics reads a bounded part of the other lane.
+//! The sweep task `key_abandon`: an unfinished key whose first lease has expired moves to the index lane [`PENDING`].
+//! Completers read only that lane, so they never read finished keys. Metrics reads a bounded part of the lane ORDINARY.
 //!
-//! The mark is the look_at of the row '' in once.key_mark. Every key with look_at up to the mark is finished or moved,
-//! with two exceptions:
+//! The mark is a time, stored in the row '' of once.key_mark. Every key with look_at up to the mark is finished or
+//! moved, with two exceptions:
 //! - A claim that commits late. Its transaction has locked once.key in ROW EXCLUSIVE mode before the claim reads the
 //!   clock. Each run stores the present mark for each transaction that newly holds that lock. When such a transaction
 //!   has ended, the next run reads again from the stored mark. Meanwhile the mark advances, so an open transaction
 //!   delays only its own keys.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
-//! A run reads a bounded number of the oldest entries of all scopes, and the same number for late claims. Without rows
-//! in once.key_mark, runs begin with the very oldest entry, which is slow but correct.
+//! A run scans twice: above the mark, and for late claims. Each scan keeps a bounded number of entries, the oldest of
+//! all scopes. Without rows in once.key_mark, runs begin with the very oldest entry, which is slow but correct.
 //!
 //! A clock that steps back by more than a key's lease can hide that key from completers, but never from claims.
 //! key_reap finds the key at its reap_at (`fill` in claim.rs).
@@ -30,14 +30,14 @@ use pgrx::pg_sys::{self, Datum, OIDOID, TEXTARRAYOID, TIMESTAMPTZOID};
 use std::collections::BinaryHeap;
 use std::ffi::CStr;
 
-/// Each scan of a run keeps at most READS_PER_KEY entries for each key that it may find, and at most MOST_READS.
+/// A scan that may find `max` keys keeps at most `max` * READS_PER_KEY entries, and never more than MOST_READS.
 const READS_PER_KEY: usize = 100;
 const MOST_READS: usize = 1_000_000;
 /// A run that reads no entry stores a new mark only if the stored mark is older than this, or in the future.
 const IDLE_US: i64 = 30_000_000;
 
-// $1: once.key. Answers the mark, the oldest mark stored for an ended transaction, and the names of all ended
-// transactions. PREPARE TRANSACTION changes the name. So a prepared transaction gets the oldest mark of the ended ones.
+// $1: once.key. Answers the mark, the oldest mark of the ended transactions, and their names. PREPARE TRANSACTION
+// changes the name: a prepared transaction that has no mark yet may be one of them, so it gets their oldest mark.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared
@@ -74,7 +74,7 @@ const INTO_PENDING_LANE: &CStr = c"
     forgotten AS (DELETE FROM once.key_locked l WHERE l.id NOT IN (SELECT k.id FROM locked k))
     SELECT pg_catalog.count(*) FROM moved";
 
-// $1: the new mark; $3: ended transactions; $2: their keys were read again up to this look_at (NULL: up to $1).
+// $1: the new mark. $3: ended transactions. Their keys were read again up to the look_at $2; NULL: all were read.
 const END: &CStr = c"
     WITH done AS (DELETE FROM once.key_mark m WHERE m.waits_for = ANY ($3) AND $2 IS NULL),
     later AS (UPDATE once.key_mark m SET look_at = $2 WHERE m.waits_for = ANY ($3) AND m.look_at < $2)
@@ -85,7 +85,7 @@ static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
 static PUT_IN_PENDING_LANE: Kept = Kept::new(INTO_PENDING_LANE, &[TEXTARRAYOID]);
 static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
-/// Moves about `max` keys, `max` keys of late claims, and keys found locked before. None: another key_abandon runs.
+/// Moves about `max` new keys, as many of late claims, and keys that were locked before. None: another run is active.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
@@ -143,7 +143,7 @@ fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
 /// The oldest entries of the lane ORDINARY in a range of look_at, of all scopes.
 pub struct OverdueKeys {
     from: i64,
-    /// `read` has all entries with a look_at up to this time, if `looks` was large enough.
+    /// Unless `looks` ran out, `read` has all entries of the range up to this look_at.
     upto: i64,
     /// look_at of each entry, and the id of each unfinished key.
     read: BinaryHeap<(i64, Option<[u8; 16]>)>,
@@ -152,8 +152,8 @@ pub struct OverdueKeys {
 }
 
 impl OverdueKeys {
-    /// Reads the oldest entries with from < look_at <= upto, up to `most` unfinished keys or `reads` entries. Entries
-    /// with the same look_at are all kept or all dropped. Looks at up to `looks` index entries, including dead rows.
+    /// Keeps the oldest entries with from < look_at <= upto: at most `reads` entries and `most` unfinished keys.
+    /// Entries with equal look_at are all kept or all dropped. Stops after `looks` index entries, dead rows included.
     fn find(
         from: i64,
         upto: i64,

@@ -6,7 +6,7 @@ use crate::call::ToUtf8;
 use crate::json::{self, Members};
 use std::borrow::Cow;
 
-/// The most levels of nesting: each level scans its text once more.
+/// A deeper text goes through jsonb, because each level of nesting scans its text once more.
 const DEEPEST: usize = 16;
 const LONGEST: usize = 1 << 20;
 /// A number with more digits, or a larger exponent, may be out of numeric's range.

@@ -21,7 +21,7 @@ use crate::table::{self, Scan, Snapshot, Table, Wait, WriteOutcome};
 use crate::trylock::TryLock;
 use pgrx::pg_sys::{self, Datum};
 
-/// The most reads by a claim that loses races; after them it answers in_progress.
+/// A claim that has lost this many races answers in_progress.
 const MAX_TRIES: usize = 8;
 pub const STARTED: &[u8] = b"started";
 

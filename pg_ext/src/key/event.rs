@@ -2,8 +2,8 @@
 //! emits the event in the same transaction. `on_complete` events are emitted in the order in which the steps ended,
 //! `on_abort` events in the reverse of the order in which the steps began.
 //!
-//! The topic and the caller's right to it are checked when the event is registered. The key may be finished much later
-//! by another role, and that write must not fail because of the topic. If the topic or all its subscribers were dropped
+//! The topic and the caller's right to it are checked when the event is registered. Another role may finish the key
+//! much later, and finishing must not fail because of the topic. If the topic or all its subscribers were dropped
 //! meanwhile, the event is discarded with a WARNING. The column `emits` is false for keys without events, so finishing
 //! them reads no steps.
 

@@ -68,8 +68,8 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     Ok(clock::interval_datum(left.max(0)))
 }
 
-/// Renews the lease from now, never past the claim's time plus max_lease_life. If `lease` is None, the lease becomes
-/// shorter only where max_lease_life was lowered. Answers that the row is to be stored, and the time left.
+/// Renews the lease from now; its end is at most max_lease_life after the claim. If `lease` is None, the end becomes
+/// earlier only if max_lease_life was lowered. Answers that the row is to be stored, and the time left.
 fn renew(
     row: &mut KeyRow,
     options: &ScopeOptions,
@@ -88,7 +88,7 @@ fn renew(
     Ok((KeyChange::Write, until - now))
 }
 
-/// Sets the end of the lease; also look_at, if the key is pending or the end is before look_at.
+/// Sets the end of the lease. If the key is pending, or look_at is later than this end, look_at changes, too.
 pub fn put_lease(row: &mut KeyRow, until: i64) -> Result<()> {
     row.put_i64(Col::LeaseUntil, until);
     if row.is_pending() {

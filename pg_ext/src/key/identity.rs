@@ -1,7 +1,7 @@
 //! Names made of hashes: the row id of a key, and the derived key of a step.
 //!
-//! All versions compute both in the same way, from their inputs alone: rows are found by the id, and other systems
-//! remember derived keys. Texts are hashed in UTF-8, so that a dump can be restored into another encoding.
+//! Both depend only on their inputs and are the same in every version of pg_once: rows are found by the id, and other
+//! systems remember derived keys. Texts are hashed in UTF-8, so that a dump can be restored into another encoding.
 
 use crate::call::utf8;
 use crate::digest::{first_16, first_64_bits, hex};

@@ -4,7 +4,7 @@
 //! The binary form keeps an object's members sorted and unique. But a number keeps its scale (1.0 is stored differently
 //! from 1), an offset depends on the entries before it, and padding depends on the position. So each value is written
 //! as a tag, then its length and content if it has any. A number is written as sign, weight and base-10000 digits,
-//! which PostgreSQL stores without zeros at either end. No number is printed (1e131071 has 131,072 digits).
+//! which PostgreSQL stores without zeros at either end. No number is written as text: 1e131071 has 131,072 digits.
 //!
 //! Texts are written in UTF-8, so that they stay the same when a dump is restored into another encoding. Members keep
 //! the order in which jsonb stores them. That order depends on the encoding only if a name is not ASCII.
@@ -32,7 +32,7 @@ const CONTAINER: u32 = 0x5000_0000;
 /// A container being walked. Levels are on the heap, so any depth that the server can store can be hashed.
 struct Level<'a> {
     bytes: &'a [u8],
-    /// Entries in all; an object has its keys first, then its values.
+    /// The number of entries. An object has its keys first, then its values.
     entries: usize,
     object: bool,
     visited: usize,

@@ -1,7 +1,7 @@
 //! `key_list`: the steps of a scope's requests, for comparing with the other side's ledger.
 //!
 //! Unless the clock steps back, a key's look_at is never earlier than its created_at. So the list reads the index
-//! key_look from `since` on. For more than max rows the call raises an error; it never returns a part.
+//! key_look from `since` on. The call raises an error if there are more than max rows.
 
 use super::identity::{KeyId, derived_key};
 use super::inspect::status;
@@ -58,7 +58,7 @@ pub fn key_list(call: &Call) -> Result<Datum> {
     };
     let snapshot = Snapshot::now();
     let table = Table::to_read(TABLE)?;
-    // All finished keys are in the lane ORDINARY: too many to look for others among them.
+    // The lane ORDINARY has all finished keys. It is read only if a key in it can have the asked status.
     let pending_only = match window.status {
         Some(b"released") => true,
         // A key in its first lease is parked when the lease has expired.

@@ -28,8 +28,8 @@ pub const WHOLE: u8 = b'0';
 /// Reap stage of a key that was finished with more than LARGE bytes. At reap_at, the key's expiry, key_tombstone
 /// empties the row, or deletes it if gone_for is over, too.
 const TO_EMPTY: u8 = b'1';
-/// The bytes that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page: its
-/// update is rarely HOT, with or without a change of the indexed reap_at.
+/// The bytes that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page, so its
+/// update is rarely HOT, even if the indexed reap_at stays the same.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.
@@ -189,7 +189,7 @@ impl KeyRow {
     }
 
     /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. fence.rs stores this value
-    /// with each write. Otherwise that `Now` would read as `Now` again after an extend in this transaction.
+    /// with each write: the row is then this transaction's, and an old `Now` in it would read as `Now` again.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,

@@ -118,7 +118,7 @@ impl ScopeOptions {
     }
 }
 
-/// Whether the name is reserved: a first claim begins at `started`, and key_advance cannot finish a key.
+/// Whether the name is reserved: every key begins at `started`, and a key at the point `finished` would look finished.
 pub fn is_no_point(point: &[u8]) -> bool {
     [STARTED, b"finished"].contains(&point)
 }

@@ -9,7 +9,7 @@ use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 const MOST_SCOPES: i32 = 10_000;
-/// The most index entries read for one scope. An old snapshot keeps the entries of deleted keys.
+/// The search reads at most this many index entries of one scope. An old snapshot keeps the entries of deleted keys.
 const MOST_ENTRIES: usize = 1_000;
 
 /// The names of scopes in byte order. Index probes find the next name, however many keys a scope has.

@@ -1,9 +1,9 @@
 //! `key_take_abandoned`: hands pending keys to completers.
 //!
 //! The call reads the released keys of the scope, and the keys whose lease has expired, in the order in which they
-//! became due. A key whose first lease has expired is read only after a sweep has moved it (abandon.rs). The options
-//! may park many keys, and skipping them must cost little. So each of them is deferred for as long as it has waited,
-//! between ten seconds and an hour. A change of on_expiry or max_attempts by scope_set ends the deferrals.
+//! became due. A key whose first lease has expired is read only after a sweep has moved it (abandon.rs). on_expiry and
+//! max_attempts may park many keys, and skipping these must cost little. So a parked key is deferred for as long as it
+//! has waited, but at least ten seconds and at most an hour. scope_set ends deferrals if it sets one of these options.
 
 use super::claim::{claim_values, take_over};
 use super::decide::{self, KeyDecision};
@@ -19,7 +19,7 @@ use crate::trylock::TryLock;
 use pgrx::pg_sys::Datum;
 
 const MOST_TAKEN: i32 = 10_000;
-/// The most parked keys that one call defers.
+/// One call defers at most this many parked keys.
 const MOST_DEFERRALS: usize = 10_000;
 /// The shortest and longest deferral of a key that on_expiry or max_attempts parks.
 const LEAST_DEFERRED_US: i64 = 10_000_000;

@@ -43,8 +43,8 @@ table::columns!(MoveCol);
 pub type MoveRecord = table::Record<MoveCol, 11>;
 
 thread_local! {
-    /// The number of this backend's last record. Moves of one row exclude each other, so the numbers of their records
-    /// grow, unless the clock is set back and another backend makes the next move.
+    /// The number of the record that this backend wrote last. A later move of the same row gets a larger number, unless
+    /// another backend makes the move after the clock was set back.
     static LAST: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -134,7 +134,7 @@ fn order_key(key: &str) -> String {
 }
 
 impl Definition {
-    /// Each `emit`: the path of its transition or step, and its topic.
+    /// The path of each transition or step that has `emit`, and the topic.
     pub fn emits(&self) -> impl Iterator<Item = (String, &str)> {
         let of_transitions = (self.transitions.iter().enumerate())
             .map(|(i, transition)| ("transitions", i, &transition.emit));
@@ -171,7 +171,7 @@ impl<'a> Emitting<'a> {
         self.requester.is_none() || other.requester.is_none() || self.requester == other.requester
     }
 
-    /// Every declared move that `transition` can make: transitions, and steps for requesters without a claim state.
+    /// Every declared move that `transition` can make: all transitions, and each step's moves that need no claim.
     pub fn all(definition: &'a Definition) -> Vec<Emitting<'a>> {
         let mut all = Vec::new();
         for (i, transition) in definition.transitions.iter().enumerate() {

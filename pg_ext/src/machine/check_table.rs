@@ -62,7 +62,7 @@ pub fn check_table(
     Ok(())
 }
 
-/// The column that a member of the definition names; its faults are added under the member's path.
+/// A column, and the path of the definition's member that names it. The column's faults are added under this path.
 pub struct NamedColumn<'a> {
     path: &'a str,
     pub column: &'a DefinedColumn,
@@ -99,7 +99,7 @@ impl<'a> NamedColumn<'a> {
         quoted(&self.column.name)
     }
 
-    /// True: none of these other members names the column. False: adds a fault.
+    /// Whether none of these other members names the column. If one of them does, adds a fault.
     pub fn is_another(&self, others: &[(&str, &str)]) -> bool {
         let same = others.iter().find(|(_, name)| *name == self.column.name);
         if let Some((other, _)) = same {
@@ -153,7 +153,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// A guard that fires before the write (items, partitioned tables) cannot see the new value of a generated column.
+    /// Checks that the column is not generated: a guard that fires before a write cannot see the column's new value.
     pub fn is_seen_by_the_guard(&self) {
         if self.column.computed {
             let name = self.name();
@@ -163,7 +163,7 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// Checks that the extension can set the column: not generated, not in a partition key (a write may move the row).
+    /// Checks that an UPDATE can set the column and does not move the row: not generated, and in no partition key.
     pub fn is_ours_to_set(&self) {
         let name = self.name();
         if self.column.generated {
@@ -198,7 +198,7 @@ fn statuses_fit(statuses: &[String], column: &NamedColumn) -> Result<()> {
     Ok(())
 }
 
-/// None: the type stores the text as it is. Otherwise: the text that it would store, or why it refuses the text.
+/// Why a type cannot hold a text: the type would change the text, or refuses it. None: the text is stored unchanged.
 fn misfit(text: &str, type_name: &str) -> Result<Option<String>> {
     let sql = format!("SELECT CAST($1 AS {type_name})::pg_catalog.text");
     let stored = subxact::attempt(|| {

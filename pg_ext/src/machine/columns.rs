@@ -23,8 +23,8 @@ const TABLE: &CStr = c"
      WHERE c.oid = $1";
 
 // The length or precision of a domain is in pg_type, not in the column. A NOT NULL constraint that is not valid
-// (PostgreSQL 18) does not count. A column of a partition key has an internal dependency on its table; partition keys
-// of parent and child tables count, too.
+// (PostgreSQL 18) does not count. A column of a partition key has an internal dependency on its table. The partition
+// keys of parent and child tables are looked up, too.
 const COLUMNS: &CStr = c"
     WITH RECURSIVE base (number, type, modifier) AS (
         SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_catalog.pg_attribute a
@@ -93,12 +93,12 @@ pub struct DefinedColumn {
     pub is_enum: bool,
     pub not_null: bool,
     pub deterministic: bool,
-    /// It is the only key column of a unique index that is valid, not partial and not deferrable.
+    /// Whether a unique index that is valid, not partial and not deferrable has this column as its only key column.
     pub unique: bool,
-    /// No UPDATE can set it to a value: it is generated, or an identity that is GENERATED ALWAYS.
+    /// Whether no UPDATE can set the column to a value: the column is generated, or GENERATED ALWAYS AS IDENTITY.
     pub generated: bool,
     pub partition_key: bool,
-    /// It is generated from other columns.
+    /// Whether the column is generated from other columns.
     pub computed: bool,
 }
 
@@ -132,7 +132,7 @@ impl DefinedTable {
 
     /// Locks a table and reads it. None: it is gone.
     pub fn read(relation: Oid) -> Result<Option<DefinedTable>> {
-        // SAFETY: locks an oid that was a relation's a moment ago; the lock is held to the end of the transaction.
+        // SAFETY: locks the oid of a relation that was found just before; the lock lasts to the end of the transaction.
         unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as i32) };
         let argument = [Some(Datum::from(relation))];
         let table = spi::query(&ONE_TABLE, &argument)?;
@@ -178,7 +178,7 @@ impl DefinedTable {
 
 /// Whether the caller has the rights of this relation's owner.
 pub fn owned_by_caller(relation: Oid) -> bool {
-    // SAFETY: looks into the system caches; the relation is locked, or was found there just now.
+    // SAFETY: looks into the system caches; the relation is locked, or was just found in the catalog.
     unsafe {
         let caller = pg_sys::GetUserId();
         #[cfg(feature = "pg15")]

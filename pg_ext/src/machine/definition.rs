@@ -56,10 +56,10 @@ pub struct Transition {
 pub struct Step {
     pub step_key: String,
     pub status: String,
-    /// By requester ("*": any): claim_into and revert_to.
+    /// The claim_into and revert_to of each requester; "*" stands for every requester that has no entry.
     #[serde(default)]
     pub claim_state: std::collections::BTreeMap<String, (String, String)>,
-    /// By requester ("*": any).
+    /// The successful_state of each requester; "*" stands for every requester that has no entry.
     #[serde(default)]
     pub successful_state: std::collections::BTreeMap<String, String>,
     /// As the definition gives it: an interval as text.

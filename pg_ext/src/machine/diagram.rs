@@ -130,7 +130,7 @@ fn unqualified(when: &str) -> String {
     text.replace("pg_catalog.", "")
 }
 
-/// The status itself; if mermaid could not read it, `s` and its index in status_types.
+/// The status itself; for a status that is not plain, the letter `s` and the status's index in status_types.
 fn name_of(definition: &Definition, status: &str) -> String {
     if is_plain(status) {
         return status.to_owned();
@@ -143,7 +143,7 @@ fn is_plain(status: &str) -> bool {
     let mut letters = status.chars();
     let lower = status.to_ascii_lowercase();
     let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic());
-    // `name_of` gives names such as s1 to other statuses.
+    // `name_of` gives names such as s1 to statuses that are not plain.
     let number = status.strip_prefix('s').unwrap_or_default();
     let made = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
     first

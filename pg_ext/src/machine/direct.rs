@@ -43,9 +43,9 @@ struct PlainTable {
     version: Option<usize>,
     flag: Option<usize>,
     dropped: Vec<usize>,
-    /// The table has the machine's guard.
+    /// Whether the table has the machine's guard.
     guarded: bool,
-    /// The table has foreign keys of its own.
+    /// Whether the table has foreign keys of its own.
     references: bool,
     patched: Vec<Patched>,
 }
@@ -98,7 +98,7 @@ impl Direct {
     /// Makes the move; returns the old status and the new version. None: nothing was written.
     pub fn make(&self, row: &DirectMove) -> Result<Option<DirectlyMoved>> {
         match above_read_committed() {
-            // Raises the same error and hint for a lost race (40001) as the statement.
+            // A lost race raises the same error (40001) and hint as in the statement of `transition`.
             true => spi::catch_races(&row.machine.any_row(), || self.attempt(row)),
             false => self.attempt(row),
         }
@@ -165,7 +165,7 @@ impl Direct {
     }
 }
 
-/// The guard lets the move pass: no claim state takes part, `from` is not terminal, and `to` is not cancel.to.
+/// Whether the guard lets the move pass: no claim state takes part, `from` is not terminal, and `to` is not cancel.to.
 fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
     !definition.is_claim_state(from)
         && !definition.is_claim_state(to)
@@ -175,8 +175,8 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 
 impl PlainTable {
     /// None: the table is not plain ([`Table::plain`] with this machine's guard as the known trigger), the id has no
-    /// unique btree of its own, or a column is not of the usual type: text, varchar or enum for the status, bigint for
-    /// the version, boolean for the flag, no domain for the id, a scalar for each column of the patch.
+    /// unique btree of its own, or a column has an unusual type. The status must be a text, varchar or enum, the
+    /// version a bigint, the flag a boolean, and each column of the patch a scalar; the id must not be a domain.
     fn of_machine(machine: &Machine, patch: &Patch) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);
@@ -250,7 +250,7 @@ impl PlainTable {
     }
 }
 
-/// The trigger is the guard of this machine's table. `machine` is the name in the database's encoding.
+/// Whether the trigger is the guard of this machine's table. `machine` is the name in the database's encoding.
 fn is_guard(trigger: &pg_sys::Trigger, machine: &[u8]) -> bool {
     // SAFETY: looks into the system caches, which give null or a string; a trigger has tgnargs arguments.
     unsafe {

@@ -13,7 +13,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Notes one fault of the member at `path` (empty: of the whole definition).
+    /// Adds one fault of the member at `path`; an empty path means the whole definition.
     pub fn add(&self, path: &str, problem: impl AsRef<str>) {
         let problem = problem.as_ref();
         let line = match path {
@@ -25,7 +25,7 @@ impl Faults {
         self.lines.borrow_mut().push(line);
     }
 
-    /// A fault of the member at `path` was found.
+    /// Whether a fault of the member at `path` was added.
     pub fn has(&self, path: &str) -> bool {
         let of_path = |line: &String| line.strip_prefix(path).is_some_and(|l| l.starts_with(": "));
         self.lines.borrow().iter().any(of_path)
@@ -35,7 +35,7 @@ impl Faults {
         self.lines.into_inner()
     }
 
-    /// Ok if there are no lines; else ON003 with all as its DETAIL. `machine` is empty if the name could not be read.
+    /// Ok if there are no lines; else ON003 with the lines as DETAIL. `machine` is empty if the name could not be read.
     pub fn into_result(self, machine: &str) -> Result<()> {
         let lines = self.into_lines();
         let count = match lines.len() {

@@ -14,11 +14,11 @@ use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, Oid, TEXTARRAYOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most rows of one call.
+/// One call returns at most this many rows.
 const MOST_MOVES: i32 = 100_000;
 
-// REAP deletes up to $1 moves, DUE counts up to $1 of each machine. $2: machines with `history` ($3, in microseconds).
-// $4: now. All moves of other machines are due. The recursive query finds the machines one by one in the index.
+// REAP deletes up to $1 moves, DUE counts up to $1 of each machine. $2: machines with `history`; $3: their `history` in
+// microseconds; $4: now. All moves of other machines are due. The recursion finds machines one by one in the index.
 const DUE: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
         (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)
@@ -86,7 +86,7 @@ pub fn reap(max: i64) -> Result<Swept> {
     })
 }
 
-/// Counts the moves that a reap would delete, at most `most` of each machine.
+/// Counts the moves that a reap would delete; of each machine it counts up to `most` moves.
 pub fn due(most: i64) -> Result<DueWork> {
     let args = arguments(most)?;
     let rows = settings::by_index(|| spi::query(&MOVES_DUE, &args))?;

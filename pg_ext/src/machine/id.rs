@@ -25,7 +25,7 @@ pub fn parameter_type(base: Oid) -> Oid {
     }
 }
 
-/// An id may be of this type, or of a domain over it.
+/// Whether an id may be of this type, or of a domain over it.
 pub fn is_usable(base: Oid) -> bool {
     parameter_type(base) == base || base == pg_sys::VARCHAROID
 }

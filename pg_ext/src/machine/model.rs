@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A machine keeps at most this many values of a kind (statement, direct move, patch). One more replaces all of these.
+/// A machine keeps up to this many statements, direct moves and patches each; one more replaces all of its kind.
 const MOST_PLANS: usize = 300;
 
 thread_local! {
@@ -40,7 +40,7 @@ pub struct Machine {
     checked: Cell<u64>,
     /// The count of [`changes::DEFINITIONS`] before the machine's row was last read.
     read: Cell<Option<u64>>,
-    /// The machine has an owner. Changes of the caller's roles are not counted, so each call checks the owner again.
+    /// Whether the machine has an owner. Role changes are not counted, so each call checks the caller's membership.
     owned: Cell<bool>,
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
     /// Moves that need no SQL statement; None: the move needs one.
@@ -73,7 +73,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// No message about definitions or machines' tables has come since this machine was read and checked.
+    /// Whether no message about definitions or machines' tables has come since this machine was read and checked.
     pub fn is_current(&self) -> bool {
         self.read.get() == Some(changes::DEFINITIONS.count())
             && self.checked.get() == changes::TABLES.count()

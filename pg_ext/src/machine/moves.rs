@@ -99,8 +99,8 @@ impl WantedMoves {
         })
     }
 
-    /// The declared moves that the call may make. ON002 if there is none; otherwise 22023 for a status in
-    /// from_status that the machine does not have.
+    /// The declared moves that the call may make; ON002 if there is none. 22023 if there are some, but from_status
+    /// also contains a status that the machine does not have.
     pub fn moves<'a>(&'a self, definition: &'a Definition) -> Result<Vec<Move<'a>>> {
         let wanted = |status: &&str| match &self.from {
             None => true,

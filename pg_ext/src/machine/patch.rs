@@ -54,7 +54,7 @@ impl<'a> Patch<'a> {
         }
     }
 
-    /// The value of a member as a text; an inner None is NULL. None: there is no such member.
+    /// The value of a member as a text; Some(None) is NULL. None: no such member, or its value is no valid jsonb.
     pub fn member(&self, name: &[u8]) -> Option<Option<Text<'a>>> {
         // Of repeated members the last one counts.
         let mut members = self.members.iter().rev();

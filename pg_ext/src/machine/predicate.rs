@@ -36,7 +36,7 @@ const WRITTEN_UNDER: [(&CStr, &CStr); 7] = [
     (c"standard_conforming_strings", c"on"),
 ];
 
-/// The most rounds of the loop in `written`; a text that still changes after them is refused.
+/// The loop in `written` runs at most this many rounds; a text that still changes in the last round is refused.
 const READINGS: usize = 5;
 
 /// Reads a predicate over the columns of a locked table. The inner error says why it is refused.
@@ -244,7 +244,7 @@ impl Opened {
         unsafe { pg_sys::relation_close(self.0, pg_sys::NoLock as i32) };
     }
 
-    /// Returns the columns that an expression names. Refuses the whole row, and system and virtual generated columns.
+    /// The columns that an expression names. Refuses whole-row references, system and virtual generated columns.
     fn columns(&self, expression: *mut Node) -> Result<BTreeSet<String>> {
         let mut numbers: *mut pg_sys::Bitmapset = std::ptr::null_mut();
         let mut columns = BTreeSet::new();

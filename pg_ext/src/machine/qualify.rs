@@ -76,7 +76,7 @@ impl Found<'_> {
     }
 }
 
-/// Notes the edits that a node needs, then visits its children. Returns false, which continues the walk.
+/// Collects the edits that a node needs, then visits its children. Returns false, which continues the walk.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn visit(node: *mut Node, context: *mut c_void) -> bool {
     if node.is_null() {

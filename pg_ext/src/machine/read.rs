@@ -10,7 +10,7 @@ use crate::clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashSet};
 
-/// The most characters in the name of a machine, a status, a step or a requester.
+/// The name of a machine, a status, a step or a requester has at most this many characters.
 const NAME_MAX: usize = 100;
 
 const MEMBERS: &str = "machine, table, id, status, version, owner, module, history, \
@@ -239,7 +239,7 @@ impl<'a> Object<'a> {
         text
     }
 
-    /// A column's value: a text, a number or a boolean, as a text that the column's type reads.
+    /// Converts a column's value (a JSON text, number or boolean) to a text that the column's type reads.
     fn scalar(&self, name: &str, value: &Value) -> String {
         match value {
             Value::String(text) => text.clone(),

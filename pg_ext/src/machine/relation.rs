@@ -53,7 +53,7 @@ impl Relation {
         column_of(self.oid, name)
     }
 
-    /// Row-level security policies of the table apply to the current user.
+    /// Whether row-level security policies of the table apply to the current user.
     pub fn has_policies(&self) -> bool {
         // SAFETY: looks into the system caches; the last argument makes it raise no error.
         let found = unsafe { pg_sys::check_enable_rls(self.oid, pg_sys::InvalidOid, true) };
@@ -62,7 +62,7 @@ impl Relation {
 
     /// Locks the table to the end of the (sub)transaction, and processes invalidation messages about earlier changes.
     pub fn lock(&self, mode: u32) {
-        // SAFETY: locks an oid that was a relation's a moment ago.
+        // SAFETY: locks the oid of a relation that was found before.
         unsafe { pg_sys::LockRelationOid(self.oid, mode as i32) };
     }
 
@@ -102,7 +102,7 @@ impl Relation {
 
     /// Locks the table to the end of the transaction, and returns the role that owns it; None: the table is gone.
     pub fn owner(&self) -> Option<pg_sys::Oid> {
-        // SAFETY: null for a table that is gone. An open relation has its pg_class row; it is closed again.
+        // SAFETY: null for a table that is gone. An open relation has its pg_class row; the relation is closed again.
         unsafe {
             let relation = pg_sys::try_relation_open(self.oid, pg_sys::AccessShareLock as i32);
             if relation.is_null() {
@@ -132,7 +132,7 @@ impl UserColumn {
         server_text(unsafe { pg_sys::format_type_be_qualified(self.base_type) }).unwrap_or_default()
     }
 
-    /// The text has no more bytes than the column's declared length.
+    /// Whether the text has no more bytes than the column's declared length.
     pub fn has_room_for(&self, text: &str) -> bool {
         // The modifier counts the header, too.
         let most = self.modifier - pg_sys::VARHDRSZ as i32;

@@ -21,8 +21,8 @@ pub struct Statement {
     seen: Cell<u64>,
 }
 
-/// The locks on the tables of the machine, its items and the wallets. Take no weaker lock before: the upgrade could
-/// deadlock with another session's upgrade.
+/// The locks on the tables of the machine, its items and the wallets. Do not take a weaker lock first: its upgrade
+/// could deadlock with another session's upgrade.
 pub type Locks = [u32; 3];
 
 /// The statement does not name the table.

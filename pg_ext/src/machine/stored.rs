@@ -50,7 +50,7 @@ static RENAMED_TABLES: Kept = Kept::new(RENAMED, &[TEXTOID]);
 pub struct RenamedTable {
     pub name_then: String,
     pub name_now: String,
-    /// Another table has the old name now.
+    /// Whether another table has the old name now.
     pub is_swapped: bool,
 }
 

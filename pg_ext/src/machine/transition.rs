@@ -1,6 +1,6 @@
 //! `transition`: one conditional UPDATE. If it moves no row, a SELECT finds the reason. If the SELECT finds that the
 //! row can be moved now, the row is locked and the UPDATE is retried once. If moves are recorded or emit events, the
-//! row is locked before the UPDATE, to read its old status. On a plain table, a move without these statements is tried
+//! row is locked before the UPDATE, to read its old status. On a plain table, a move that runs no statement is tried
 //! first (`direct.rs`).
 
 use super::after::MoveMade;
@@ -28,8 +28,8 @@ const MOVE: &str = "
 
 const AT_VERSION: &str = "AND {version} OPERATOR(pg_catalog.=) $2";
 
-/// $1 id, $2 version (NULL: any). Returns whether the row may move, its status, version and flag, whether its status
-/// and its version fit, and its id.
+/// $1 id, $2 version (NULL: any). Columns of the answer: whether the row may move; its status; its version; its flag;
+/// whether its status fits; whether its version fits; its id.
 const READ_ROW: &str = "
     SELECT {moves} IS TRUE AND NOT {flag}
            AND ($2::pg_catalog.int8 IS NULL OR {version} OPERATOR(pg_catalog.=) $2),
@@ -72,7 +72,7 @@ pub fn version_argument(machine: &Machine, call: &Call, i: usize) -> Result<Opti
     }
 }
 
-/// The arguments of a move. Their bytes are the key of a kept statement: `transition` parses them only for a new one.
+/// The arguments of a move. Their bytes are the key of a kept statement, so they are parsed only for a new statement.
 pub struct MoveWish<'a> {
     pub to: &'a [u8],
     from: Option<Datum>,

@@ -26,7 +26,7 @@ const MOVE_MANY: &str = "
      WHERE {id} OPERATOR(pg_catalog.=) ANY ($1) AND {moves} AND NOT {flag}
     RETURNING {id}::pg_catalog.text, {status}::pg_catalog.text, {version}";
 
-/// The most ids of one transition_many.
+/// The maximum number of ids of one call.
 const MOST_IDS: usize = 10_000;
 
 /// `once.transition_many`.

@@ -1,8 +1,8 @@
 //! Makes the stored definition from the caller's definition, or reports all faults.
 //!
 //! Missing rights or a lock timeout end the checks at once. A member that is missing or cannot be read is one fault,
-//! and the checks that need it are skipped. `read` makes the tree, `rules` compares its members, `check_table` and
-//! `money` compare the tree with the tables and replace each predicate by its stored form.
+//! and the checks that need it are skipped. `read` makes a tree of the definition, `rules` compares the members of the
+//! tree, `check_table` and `money` compare the tree with the tables and replace each predicate by its stored form.
 
 use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;
@@ -25,8 +25,8 @@ pub struct Valid {
     pub owner: Option<Datum>,
 }
 
-/// Checks a definition; `faults` has the faults found while reading it. 42501 unless the caller owns the table and is a
-/// member of the owners, if any, of the machine and its topics.
+/// Checks a definition; `faults` has the faults found while reading it. 42501 if the caller does not own the table, or
+/// is no member of a role that owns the machine or one of its topics.
 pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let owner = owner(&definition, &faults)?;
     let named = |path, name: &str| DefinedTable::named(path, name, &faults);

@@ -1,10 +1,10 @@
 //! The backlog of each subscriber: the age of its oldest event that is not acked, and the number of such events.
 //!
 //! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. Each has a
-//! row in a table of events, so a subscriber of a topic without stored events costs one probe of each table.
-//! The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a delayed or
-//! redriven event counts from its first failure. If it has not failed, its age counts from the take while it is in a
-//! batch, else from when it is due. Dead events are counted separately (dead.rs).
+//! row in a table of events, so a subscriber of a topic without stored events costs one probe of each table. The lag
+//! leaves out an event that has not failed and is not due yet (delayed, or released). The age of a delayed or redriven
+//! event counts from its first failure. Before a failure, the age counts from the take if the event is in a batch, and
+//! from the due time if it is not. Dead events are counted separately (dead.rs).
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -23,7 +23,7 @@ use crate::outbox::window::{self, LaneLog, Window};
 use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 use std::collections::BTreeSet;
 
-/// The most events of a lane that are counted one by one.
+/// Limit: up to this many events of a lane are counted one by one.
 const EXACT: usize = 64;
 /// Per subscriber, a call reads at most entries_for(RETRIES) index entries of once.retry, and looks up LOOKUPS events.
 const RETRIES: usize = 10_000;
@@ -46,7 +46,7 @@ pub struct Backlog {
     pub depth: f64,
     /// The time from which the age of the oldest event counts.
     since: Option<i64>,
-    /// A bound was reached: there may be more or older events.
+    /// Whether a bound was reached, and there may be more or older events.
     is_cut_short: bool,
 }
 
@@ -177,8 +177,8 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry in the order of their event ids, that is, of emission. After a row that has waited
-    /// since its event was emitted, no row has waited longer.
+    /// Counts the rows of once.retry in the order of their event ids, that is, of emission. If a row has waited since
+    /// the emission of its event, no later row has waited longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
@@ -206,7 +206,7 @@ impl BacklogLook {
         Ok(())
     }
 
-    /// The event has no counted attempt, is in no batch, is no suspect, and is not due yet.
+    /// Whether the event has no counted attempt, is in no batch, is no suspect, and is not due yet.
     fn is_delayed(&self, row: &Retry) -> bool {
         let tried = [RetryCol::Token, RetryCol::Failures, RetryCol::Suspect];
         let due_at = row.i64(RetryCol::DueAt);

@@ -9,7 +9,7 @@ use crate::spi::{self, Kept, column, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most dead letters of a subscriber that are counted one by one.
+/// Limit: up to this many dead letters of a subscriber are counted one by one.
 pub const MOST_COUNTED: i64 = 2_000;
 
 // $1 now, $2 the bound.

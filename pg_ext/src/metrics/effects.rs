@@ -8,8 +8,8 @@ use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most failures that a call reads in all, and the most receipts that it reads of each failing subscriber. It reads
-/// the newest first.
+/// Limits: a call reads up to this many failures in all, and up to this many receipts of each failing subscriber. It
+/// reads the newest first.
 const FAILURES: i64 = 4_000;
 const RECEIPTS: i64 = 300;
 

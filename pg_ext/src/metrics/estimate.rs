@@ -1,5 +1,5 @@
 //! Estimates how many events of a lane have an id above a given one. Divides the index range into parts, reads the
-//! first rows of each part, and assumes that the rest of the part is as dense.
+//! first rows of each part, and assumes the same density in the rest of the part.
 
 use crate::error::Result;
 use crate::outbox::event::{self, Col, Home};

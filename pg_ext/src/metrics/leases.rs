@@ -2,7 +2,7 @@
 //!
 //! Overdue keys are in the lane PENDING: key_abandon moves a key there when its first lease has expired. Until then the
 //! key is in the lane ORDINARY, with finished keys. No index separates unfinished from finished keys: it would prevent
-//! HOT updates of completions. So a bounded number of keys is read; pg_once_leases_complete says whether they are all.
+//! HOT updates of completions. So a bounded number of keys is read; pg_once_leases_complete is 0 if there may be more.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -16,19 +16,19 @@ use crate::machine::stored;
 use crate::row;
 use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 
-/// A call reads up to MOST_ENTRIES index entries of pending keys, as many of other keys, and as many leases of actions.
-/// It reads more if many scopes or machines get their least number. It reads the keys of at most SCOPES scopes.
+/// Limits of a call: MOST_ENTRIES index entries of pending keys, MOST_ENTRIES of other keys, MOST_ENTRIES leases of
+/// actions, and SCOPES scopes. It reads more if the minimums of all scopes or machines (LEAST_*) add up to more.
 const MOST_ENTRIES: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_ENTRIES_OF_SCOPE: usize = 8;
-/// The most keys in `too_long`.
+/// `too_long` has up to this many keys.
 const NAMED: usize = 5;
-/// The least number of leases that a call may read of each machine.
+/// The limit of leases per machine is never below this number.
 const LEAST_LEASES: usize = 200;
 
 const COMPLETE: &str = "1: every lease was read; 0: the counts are lower bounds. One call reads, in at most 2000 scopes, about 4000 pending keys (the oldest first) and about 4000 other keys (the newest first), and about 4000 leases of actions.";
 
-/// Numbers of unfinished keys.
+/// The numbers of unfinished keys, by state.
 #[derive(Default)]
 pub struct KeyLeases {
     pub alive: u64,
@@ -84,7 +84,7 @@ impl KeyLeases {
         let table = Table::to_read(record::TABLE)?;
         let snapshot = Snapshot::now();
         let mut scopes: Vec<Vec<u8>> = Vec::new();
-        // Reads scopes from index entries: each scope costs one probe, even if an old snapshot keeps its deleted keys.
+        // Reads scopes from index entries: one probe for each scope, even if an old snapshot keeps deleted keys.
         loop {
             let last = scopes.last().map_or(&b""[..], Vec::as_slice);
             let range = ScanKey::text_above(1, row::text(last));
@@ -169,7 +169,7 @@ pub struct ActionLeases {
     /// Overdue leases that a sweep could not revert.
     pub deferred: u64,
     pub oldest_us: i64,
-    /// The sweep's note on one of the deferred leases.
+    /// The column `note` of one of the deferred leases.
     pub note: Option<String>,
     pub cut_short: bool,
 }

@@ -1,7 +1,7 @@
 //! `metrics`: numbers for an exporter that calls it every few seconds.
 //!
 //! Invariant: a call reads no history. It reads the end of an index or a bounded number of index entries, or makes one
-//! probe for each lane. A count above its bound stops there or is estimated; the help of the metric says so. If a
+//! probe for each lane. A count above its bound stops there or is estimated; the metric's help text says which. If a
 //! lock is not free within once.sweep_lock_timeout, the call skips the part that needs it; pg_once_metrics_failed shows
 //! which part. A call writes nothing and checks no owner: it shows numbers and names, no payload and no scope.
 

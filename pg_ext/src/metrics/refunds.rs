@@ -8,11 +8,11 @@ use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The most refunds, and the most open teardowns, of a machine that are counted one by one.
+/// Limit: up to this many refunds, and this many open teardowns, of a machine are counted one by one.
 const MOST_REFUNDS: i64 = 1_000;
 
-// $1 now, $2 the bound. Beyond the bound the refunds are estimated: the planner's number of rows of once.refund times
-// the machine's frequency in them.
+// $1 now, $2 the bound. Beyond the bound the refunds are estimated from the planner's statistics: the number of rows of
+// once.refund times the frequency of the machine.
 const MACHINES: &CStr = c"
     SELECT m.machine, c.refunds::double precision, c.refunds::double precision * r.items / GREATEST(r.refunds, 1),
            o.teardowns::double precision, COALESCE(pg_catalog.date_part('epoch', $1 - o.first), 0)

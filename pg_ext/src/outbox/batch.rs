@@ -18,7 +18,7 @@ const BY_TOKEN: Name = c"batch_pkey";
 pub const BY_LANE: Name = c"batch_lane";
 
 thread_local! {
-    /// The last token read for each subscriber and lane. A search for the last part begins there and reads few entries.
+    /// The token of the last part found, by subscriber and lane. The next search begins there and reads few entries.
     static LAST: RefCell<HashMap<(i32, i32), i64>> = RefCell::new(HashMap::new());
 }
 
@@ -83,8 +83,8 @@ impl Part {
         self.i32(Col::Lane)
     }
 
-    /// Tokens of the batches that may still hold events of the lane: those that held some when this part was written,
-    /// and this part's own token if this part has events.
+    /// Tokens of the batches that may still hold events of the lane: the batches in `open`, which held some when this
+    /// part was written, and the batch of this part if the part has events.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {
@@ -130,7 +130,7 @@ impl Batch {
         }))
     }
 
-    /// The batch of a token, its head locked; ON001 where there is none.
+    /// The batch of a token, with its head locked; ON001 if no batch has the token.
     pub fn locked(subscriber: &Subscriber, token: i64) -> Result<Batch> {
         table::ensure_writable(TABLE)?;
         loop {

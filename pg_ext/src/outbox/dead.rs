@@ -20,7 +20,7 @@ use std::ffi::CStr;
 
 pub const TABLE: Name = c"dead";
 pub const BY_DEATH: Name = c"dead_died";
-/// The most dead letters of one call.
+/// Limit: up to this many dead letters per call.
 const MOST_LETTERS: i32 = 10_000;
 
 // Keeps the topic's lanes and subscribers as they are until this transaction ends.
@@ -205,7 +205,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);
     }
-    // Gets a transaction id, then an event id, as an emit does. A new event id makes takes search again (quiet.rs).
+    // Gets a transaction id, then an event id, as an emit does. So the next take searches again (quiet.rs).
     table::own_xid();
     Sequence::next(c"event_id")?;
     let ids: Vec<i64> = found.iter().map(|r| number(r, 0)).collect();

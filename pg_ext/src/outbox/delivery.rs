@@ -1,5 +1,5 @@
-//! once.delivery: failed attempts; `outbox_deliveries` lists them, and metrics reads them. They are deleted with the
-//! batch in which the event was acked (retire/tidy.rs), with its discarded or expired letter, or with the subscriber.
+//! once.delivery: failed attempts. `outbox_deliveries` and metrics read them. They are deleted with the batch in which
+//! the event was acked (retire/tidy.rs), with the event's discarded or expired letter, or with the subscriber.
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;
@@ -42,7 +42,7 @@ static NOTED: Kept = Kept::new(
     ],
 );
 
-/// Notes a failed attempt for each event that leaves the batch of this token with `counted` set.
+/// Inserts a failed attempt for each event of `leaving` that has `counted` set.
 pub fn note(
     sub: &Subscriber,
     token: i64,

@@ -26,11 +26,11 @@ pub struct Draft<'a> {
     pub wish: TakeWish,
     token: Option<i64>,
     rows: Vec<(i64, [Option<Datum>; 8])>,
-    /// The draft has one event, a suspect, and accepts no other.
+    /// Whether the only event is a suspect: then the draft accepts no other event.
     pub alone: bool,
-    /// once.retry may have rows of the subscriber. Also set when this take puts the events of an expired batch back.
+    /// Whether once.retry may have rows of the subscriber: earlier rows, or events that this take has put back.
     pub retries: bool,
-    /// An earlier batch is not over.
+    /// Whether an earlier batch still held events when this take found it.
     pub is_active: bool,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Draft<'a> {
         Draft {
             subscriber,
             token: None,
-            // A growing vector moves its rows; most takes have at most 128.
+            // Avoids moving the rows of a growing vector: a typical take has up to 128 rows.
             rows: Vec::with_capacity(wish.max.min(128)),
             wish,
             alone: false,

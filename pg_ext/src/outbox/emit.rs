@@ -1,4 +1,4 @@
-//! `outbox_emit`: inserts an event into the current segment; a delayed event into once.event_kept and once.retry.
+//! `outbox_emit`: inserts an event into the current segment, or a delayed event into once.event_kept and once.retry.
 //!
 //! The order of an emit: it locks the segment, checks that the segment is still current, reads the topic, gets a
 //! transaction id, and gets an event id. Because the lock comes first, the segment is not truncated and the topic's
@@ -204,8 +204,8 @@ fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
         if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
             return Ok(None);
         }
-        // TAKE_KEY locks the row also if its window is not over, so no sweep deletes it now. If FIRST finds no row all
-        // the same, try again.
+        // TAKE_KEY locks the row also if its window is not over, so no sweep deletes it now. If FIRST still finds no
+        // row, try again.
         let first = spi::query_latest(&FIRST, &[topic_id, id])?;
         if let Some(first) = spi::first(&first) {
             return Ok(Some(first.value() as i64));

@@ -68,7 +68,7 @@ pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     event_id.div_euclid(round) * RUN + here.clamp(0, RUN)
 }
 
-/// The lane is for events without order_key. Any number of open batches may share it.
+/// Whether the lane is for events without order_key. Any number of open batches may share such a lane.
 pub fn is_unordered(lane: i32) -> bool {
     UNORDERED.contains(&lane)
 }

@@ -19,7 +19,7 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// Limits, per lane and take, the events put behind earlier events of their key, and the events put back (overdue.rs).
+/// Per lane and take, up to this many events begin to wait in once.retry, and about this many are put back.
 const MOST_BEHIND: usize = 10_000;
 
 pub struct LockedLane<'a> {
@@ -37,7 +37,7 @@ struct LaneTake {
     ids: Vec<i64>,
     redelivered: bool,
     suspect: bool,
-    /// The number of events put behind earlier events of their key.
+    /// The number of events that now wait behind earlier events of their key.
     behind: usize,
 }
 
@@ -123,7 +123,7 @@ impl<'a> LockedLane<'a> {
         Ok((!taken).then_some((open, !over.is_empty())))
     }
 
-    /// The batch still holds events of this lane. (A batch of several lanes may have none of this lane left.)
+    /// Whether the batch still holds events of this lane. It may hold events of other lanes only.
     fn is_held_in(&self, batch: &Batch) -> Result<bool> {
         let lanes = batch.lanes();
         let mine = |id: &i64| lanes.get(id) == Some(&self.lane);

@@ -60,7 +60,7 @@ pub struct HeldEvent {
     pub order_key: Option<Vec<u8>>,
 }
 
-/// What happens next to an event that leaves.
+/// The state of an event after it has left its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Due(i64),

@@ -1,9 +1,9 @@
 //! `outbox_nack`: marks events of a batch as failed, or releases them.
 //!
-//! For each order_key at most the first named event counts an attempt. The later events of the key in the batch, named
-//! or not, leave the batch too, but no attempt is counted for them. The receipt stores the rows of the answer. The same
-//! call again in this transaction returns these rows; a later transaction gets ON006, with `attempt` and `dead` of each
-//! nacked event in the DETAIL.
+//! For each order_key, an attempt can be counted for the first named event only. The later events of the key in the
+//! batch, named or not, leave the batch too, but no attempt is counted for them. The receipt stores the rows of the
+//! answer. The same call again in this transaction returns these rows; a later transaction gets ON006, with `attempt`
+//! and `dead` of each nacked event in the DETAIL.
 
 use super::batch::{self, Batch};
 use super::leave::{self, Fate, HeldEvent, Leaving, Reason};
@@ -19,7 +19,7 @@ use pgrx::pg_sys::{self, Datum, INT4OID, INT8ARRAYOID, INT8OID};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
-/// The longest kind of a failure, in characters.
+/// The maximum length of a failure's kind, in characters.
 const KIND_MAX: usize = 100;
 /// This kind counts no attempt.
 const RELEASED: &[u8] = b"released";
@@ -28,7 +28,7 @@ const NEVER: &[u8] = b"never";
 /// The kind of an expired lease; not for callers.
 pub const EXPIRED: &[u8] = b"expired";
 
-// Events that were not named, but left with a named event of their key, have no attempt in the receipt.
+// The receipt has no attempt for an unnamed event that left with a named event of its key.
 const ANSWER: &CStr = c"
     SELECT u.event_id, u.attempt, NULLIF(u.next_at, 'infinity'), u.dead
       FROM once.receipt r, unnest(r.event_ids, r.attempts, r.next_at, r.dead) u (event_id, attempt, next_at, dead)

@@ -1,8 +1,8 @@
 //! Puts back expired batches: moves the events that they still hold to once.retry or once.dead. A take does this for
-//! the lanes that it locks, the sweep task outbox_requeue for all subscribers.
+//! the lanes that it locks; the sweep task outbox_requeue does it for all subscribers.
 //!
-//! An expiry counts a failed attempt if the batch had only one event. In a larger batch any event may have killed the
-//! worker, so no attempt is counted. Every event put back becomes a suspect: a take hands it out alone.
+//! If the batch had only one event, the expiry counts as a failed attempt. In a larger batch any event may have killed
+//! the worker, so no attempt is counted. Every event put back becomes a suspect: a take hands it out alone.
 
 use super::batch::{self, Batch, Part};
 use super::leave::{self, Fate, HeldEvent, Leaving, Reason};
@@ -16,8 +16,8 @@ use crate::swept::Swept;
 use crate::table::{Snapshot, Table, Wait, WriteOutcome};
 use std::collections::{BTreeSet, HashSet};
 
-/// The task outbox_requeue. Puts back expired batches until at least `max` events are put back. One subscriber's failure
-/// does not end the task.
+/// The task outbox_requeue. Puts back expired batches until at least `max` events are put back. One subscriber's
+/// failure does not end the task.
 pub fn requeue(max: i64) -> Result<Swept> {
     let now = clock::now_us()?;
     let mut all = Swept::default();
@@ -53,7 +53,7 @@ pub struct PutBack {
     /// The batches that no longer hold an event.
     pub over: HashSet<i64>,
     pub events: i64,
-    /// `most` was reached before the last batch.
+    /// Whether `most` was reached before the last batch.
     pub more: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 use std::collections::{BTreeMap, HashMap};
 
-/// The most events of one call.
+/// Limit: up to this many events per call.
 const MOST_PEEKED: i32 = 10_000;
 
 /// The place and state of a pending event.

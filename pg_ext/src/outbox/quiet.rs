@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 /// The longest time for which a memory is used, in microseconds.
 const LONGEST_US: i64 = 1_000_000;
-/// No memory is stored if more than this many transactions are newer than every transaction that has ended.
+/// No memory is stored while the newest transactions, more than this number of them, are all still open.
 const MOST_UNENDED: i64 = 1_000;
 
 thread_local! {
@@ -62,7 +62,7 @@ impl LogMoment {
         })
     }
 
-    /// A take of this backend found nothing, no event was emitted or committed since, and no retry is due.
+    /// Whether a recent take found nothing, no event was emitted or committed since, and no retry is due.
     pub fn is_quiet(&self, subscriber: &Subscriber) -> Result<bool> {
         let now = clock::now_us()?;
         Ok(QUIET.with(|quiet| {

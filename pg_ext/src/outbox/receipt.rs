@@ -49,7 +49,7 @@ pub type NackAnswer = [Option<Datum>; 3];
 pub enum LeftBy {
     Acked,
     Nacked,
-    /// With an earlier nacked event of its key, or because the lease expired.
+    /// The worker lost the event: an earlier event of its key was nacked, or the lease expired.
     Lost,
 }
 
@@ -116,7 +116,7 @@ impl Ledger {
         self.left.get(&event_id).is_some_and(|left| left.0 == how)
     }
 
-    /// This transaction wrote the receipt of the event.
+    /// Whether this transaction wrote the receipt of the event.
     pub fn is_ours(&self, event_id: i64) -> bool {
         self.left.get(&event_id).is_some_and(|left| left.1)
     }
@@ -178,7 +178,7 @@ impl Ledger {
     }
 }
 
-/// The batch no longer holds an event.
+/// Whether the batch no longer holds an event.
 pub fn is_over(subscriber: i32, token: i64, snapshot: &Snapshot) -> Result<bool> {
     let table = Table::to_read(TABLE)?;
     let keys = &mut [ScanKey::i32(1, subscriber), ScanKey::i64(2, token)];

@@ -132,7 +132,7 @@ impl RetryLane {
         })
     }
 
-    /// Rows that are due, the longest due first.
+    /// Rows that are due, in the order of due_at.
     fn due(&self, suspect: bool, now: i64) -> Result<table::Scan<'_>> {
         let keys = &mut [
             ScanKey::i32(1, self.subscriber),
@@ -153,8 +153,8 @@ impl RetryLane {
         self.table.scan(BY_KEY, keys, &self.snapshot)
     }
 
-    /// Adds the events of a key that may be handed out now: its first row if it is due, and the rows behind it. Stops
-    /// at a suspect, at a row in a batch, and at a row with a due_at in the future.
+    /// Adds the events of a key that may be handed out now: the key's rows in order, if the first row is due. Stops at
+    /// a suspect, at a row in a batch, and at a row with a finite due_at in the future.
     fn add_key(&self, key: &[u8], now: i64, max: usize, due: &mut Vec<DueRetry>) -> Result<()> {
         let mut scan = self.of_key(key)?;
         let mut first = true;
@@ -215,16 +215,16 @@ pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i6
     RetryLane::open(sub, lane)?.first_of_key(key)
 }
 
-/// The most index entries that one probe reads: an old snapshot keeps the entries of deleted rows.
+/// One probe reads at most this many index entries: an old snapshot keeps the entries of deleted rows.
 const MOST_ENTRIES: usize = 50;
 
-/// The subscriber has rows, or the probe has read MOST_ENTRIES index entries and found only invisible rows.
+/// Whether the subscriber has rows. True also if the probe finds only invisible rows in MOST_ENTRIES index entries.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     let keys = &mut [ScanKey::i32(1, sub.id)];
     Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), MOST_ENTRIES)
 }
 
-/// The earliest due_at of rows that are in no batch and do not wait; infinity: there is none. Stops at a row that is
+/// The earliest due_at of rows that are in no batch and do not wait; infinity: no such row. Stops at a row that is
 /// due. If a probe reaches MOST_ENTRIES, answers i64::MIN: a row may be due.
 pub fn next_due(sub: &Subscriber, now: i64) -> Result<i64> {
     let (table, snapshot) = (Table::to_read(TABLE)?, Snapshot::latest());
@@ -281,7 +281,7 @@ pub struct WaitingKeys<'a> {
     lane: i32,
     /// The lane's rows, and whether any of them has a key.
     rows: Option<(RetryLane, bool)>,
-    /// The answers so far: one probe for each key, however many events it has.
+    /// The results of [`WaitingKeys::has`] so far, so that each key is probed once.
     known: HashMap<Vec<u8>, bool>,
 }
 
@@ -295,7 +295,7 @@ impl<'a> WaitingKeys<'a> {
         }
     }
 
-    /// This key has rows.
+    /// Whether this key has rows.
     pub fn has(&mut self, key: &[u8]) -> Result<bool> {
         if self.rows.is_none() {
             let rows = RetryLane::open(self.sub, self.lane)?;
@@ -354,7 +354,7 @@ pub fn remove(sub: &Subscriber, ids: &[i64]) -> Result<()> {
     spi::query_latest(&REMOVED, &args).map(drop)
 }
 
-/// Makes the first row of each key (given with its lane) due now if that row waits; returns the events made due.
+/// For each (lane, key): if the first row of the key waits, makes it due now. Returns the events made due.
 pub fn free<'k>(
     sub: &Subscriber,
     keys: impl IntoIterator<Item = (i32, &'k [u8])>,

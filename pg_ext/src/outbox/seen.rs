@@ -44,7 +44,7 @@ impl Seen {
         }
     }
 
-    /// Every event of an earlier series: all of its transactions have ended.
+    /// The events of an earlier series: all transactions of that series have ended.
     pub fn everything() -> Seen {
         Seen {
             xmax: LAST,
@@ -78,7 +78,7 @@ impl Seen {
         Ok((seen, snapshot))
     }
 
-    /// The event with this event id, emitted by this transaction, was visible.
+    /// Whether the event with this event id, emitted by this transaction, was visible.
     pub fn sees(&self, xid: i64, event_id: i64) -> bool {
         if xid == self.own {
             return event_id <= self.top;

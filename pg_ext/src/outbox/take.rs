@@ -20,11 +20,11 @@ use pgrx::pg_sys::{self, Datum};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// The largest batch.
+/// A batch has at most this many events.
 const MOST_EVENTS: i32 = 10_000;
 /// How long a take that has written no row waits for locked lanes, in milliseconds.
 const WAIT_MS: u32 = 50;
-/// The most lanes for which one take writes rows: it holds the lock of each until its transaction ends.
+/// A take writes rows for at most this many lanes, because it keeps their locks until its transaction ends.
 const MOST_LANES: usize = 64;
 /// Every ROUNDth take begins with the lanes where nothing was found lately.
 const ROUND: u32 = 16;
@@ -81,8 +81,8 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
     Ok(Datum::from(0))
 }
 
-/// Tries the locked lanes again until it writes rows, has looked at each, or WAIT_MS are over. The wait is bounded
-/// because a transaction that stays open keeps its lanes locked.
+/// Tries the locked lanes again. Stops when it has written rows, when it has locked each lane once, or after WAIT_MS.
+/// The wait is bounded because a transaction that stays open keeps its lanes locked.
 fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, lanes: &mut LaneOrder) -> Result<()> {
     for _ in 0..WAIT_MS {
         let mut still = Vec::new();
@@ -129,7 +129,7 @@ pub fn lock_of(subscriber: &Subscriber, lane: i32) -> u64 {
 /// then the other lanes. Every ROUNDth take begins with the other lanes.
 struct LaneOrder {
     takes: u32,
-    /// Lanes where events were found lately, the longest ago first.
+    /// Lanes where events were found lately, ordered by the time of the last find.
     found: Vec<i32>,
     /// The search of the other lanes begins at this index, modulo the number of lanes.
     start: usize,
@@ -141,12 +141,12 @@ impl LaneOrder {
         known.unwrap_or_else(|| LaneOrder {
             takes: 0,
             found: Vec::new(),
-            // SAFETY: a variable of this backend; workers begin at different lanes.
+            // SAFETY: reads a variable of this backend. The process id spreads the workers over the lanes.
             start: unsafe { pg_sys::MyProcPid } as usize,
         })
     }
 
-    /// Only a draft without events can take a suspect. So every second take begins with the lanes that have suspects.
+    /// A suspect is only added to an empty draft. So every second take begins with the lanes that have suspects.
     fn order(&mut self, subscriber: &Subscriber, retries: bool) -> Result<Vec<i32>> {
         let usual = self.usual_order(subscriber);
         if self.takes.is_multiple_of(2) || !retries {

@@ -1,4 +1,4 @@
-//! Finds topics and subscribers for the calls that name them, with at most one index probe each, and checks the owner.
+//! Finds the topic and the subscriber that a call names, and checks the owner. A lookup costs at most one index probe.
 
 use super::event::UNORDERED;
 use super::seen::Seen;
@@ -93,7 +93,7 @@ impl Topic {
         TryLock::wait(self.subscribers_lock()).keep();
     }
 
-    /// This number is the lock of no lane (take.rs): topics and subscribers get their ids from the same sequence.
+    /// No lane has this lock number (take.rs), because topics and subscribers get their ids from the same sequence.
     fn subscribers_lock(&self) -> u64 {
         (self.id as u64) << 32
     }

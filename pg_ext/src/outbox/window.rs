@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::row;
 use crate::table::{Scan, ScanKey, Snapshot, Table};
 
-/// Before a scan returns a row, it reads all entries of the index page that are in its range. To read fewer, a reader
-/// that continues a window scans up to three ranges: the next 32 event ids, then up to the 1024th, then all others.
+/// Before a scan returns a row, it reads all entries of the index page that are in its range. To read fewer entries,
+/// a reader that continues a window scans up to three ranges: the next 32 ids, those up to the 1024th, and the rest.
 const AHEAD: [i64; 2] = [1024, 32];
 
 /// A lane of the log as one snapshot shows it.
@@ -23,7 +23,7 @@ pub struct LaneLog<'a> {
     pub lane: i32,
     pub tables: &'a [(&'static Home, Table)],
     pub snapshot: &'a Snapshot,
-    /// The log ends with what the snapshot sees in the present series.
+    /// The events that `snapshot` sees. In the present series the log has no others.
     pub seen: &'a Seen,
     pub series: i32,
 }
@@ -34,12 +34,12 @@ pub struct Window {
     from: Seen,
     to: Seen,
     late: Vec<i64>,
-    /// Every event of the window up to this id has been handed out, or put into once.retry with others of its key.
+    /// Every event of the window up to this id has been handed out or inserted into once.retry.
     pub last_id: i64,
 }
 
 impl Window {
-    /// The window of a lane whose last part is `last`.
+    /// The window of a lane. `last` is the lane's last part; None: the lane has no batch.
     pub fn behind(subscriber: &Subscriber, last: Option<&Part>) -> Result<Window> {
         last.map_or_else(|| Ok(Window::start(subscriber)), Window::after)
     }
@@ -68,7 +68,7 @@ impl Window {
         })
     }
 
-    /// The subscriber has read past this event, or begins behind it.
+    /// Whether the subscriber has read past this event, or begins behind it.
     pub fn has_passed(&self, series: i32, xid: i64, event_id: i64) -> bool {
         if series != self.series {
             return series < self.series;
@@ -84,8 +84,8 @@ impl Window {
         batch.put_i64(BatchCol::LastId, self.last_id);
     }
 
-    /// Passes the events from here on to `each`, in order, until `each` answers false or the log ends. Returns the last
-    /// window, handed out up to the last event that was passed.
+    /// Calls `each` for the events that are not handed out yet, in order, until `each` answers false or the log ends.
+    /// Returns the window where it stopped. Every event up to that window's `last_id` has been passed.
     pub fn walk(
         mut self,
         log: &LaneLog,
@@ -130,7 +130,7 @@ impl Window {
         })
     }
 
-    /// Notes the transactions that had not ended at `from` and have events of this lane in the window.
+    /// Fills `late` with the transactions that had not ended at `from` and have events of this lane in the window.
     fn find_late(&mut self, log: &LaneLog) -> Result<()> {
         let (first, end) = self.from.fresh();
         let mut candidates: Vec<i64> = self.from.unfinished().collect();
@@ -242,7 +242,7 @@ fn emitters(
     Ok(found)
 }
 
-/// The first transaction above `above` and below `end` that emitted any event.
+/// The first transaction with an id between `above` and `end` (both excluded) that emitted any event.
 fn next_xid(
     table: &Table,
     home: &Home,

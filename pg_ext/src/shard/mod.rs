@@ -1,8 +1,8 @@
 //! shard: which part of the routing values this database holds. A shard is a database; the number of shards is fixed.
 //!
-//! The routing value is the key, message or saga (with `by => 'scope'` the scope) up to the first separator. A claim,
-//! message or saga step whose value belongs to another shard is refused with ON007, so that a request that was sent to
-//! the wrong database does not run there a second time. Nothing is checked until `shard_set` was called.
+//! The routing value is the part of the key, message or saga before the first separator; with `by => 'scope'`, that of
+//! the scope. A claim, message or saga step whose value belongs to another shard is refused with ON007: a request that
+//! was sent to the wrong database must not run there a second time. Nothing is checked until `shard_set` was called.
 
 use crate::call::{Call, shown, utf8};
 use crate::digest::first_64_bits;

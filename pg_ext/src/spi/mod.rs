@@ -101,8 +101,8 @@ pub fn query_once(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row
     as_owner(|| execute(planned()?, args, Under::Statement, OWN_ROW))
 }
 
-/// Like [`query`], but sees the rows that are committed now, at every isolation level, as the server's checks of
-/// foreign keys do. For work under a lock.
+/// Like [`query`], but at every isolation level it sees the rows that are committed now. The server's checks of foreign
+/// keys do the same. For work under a lock.
 pub fn query_latest(kept: &'static Kept, args: &[Option<Datum>]) -> Result<Vec<Row>> {
     let snapshot = Snapshot::latest();
     as_owner(|| execute(kept.plan()?, args, Under::Latest(&snapshot), OWN_ROW))

@@ -52,8 +52,8 @@ impl SwitchedUser {
         SwitchedUser::to(owner, context, &[SEARCH_PATH])
     }
 
-    /// Begins a security-restricted operation as the owner of a user's table, after [`ensure_nothing_temporary`]: a
-    /// name in a trigger of that table could mean a temporary object, whose code would run as the owner.
+    /// Begins a security-restricted operation as the owner of a user's table. Calls [`ensure_nothing_temporary`]
+    /// first: a name in a trigger of that table could mean a temporary object, whose code would run as the owner.
     pub fn to_owner_of_table(owner: pg_sys::Oid) -> Result<SwitchedUser> {
         ensure_nothing_temporary()?;
         let context = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;

@@ -19,7 +19,7 @@ pub enum ScanStep<'s> {
 }
 
 impl Scan<'_> {
-    /// Moves to the next visible row; each entry on the way costs one of `looks`.
+    /// Moves to the next visible row. Subtracts 1 from `looks` for each entry that it reads.
     pub fn step(&mut self, looks: &mut usize) -> ScanStep<'_> {
         let Some(slot) = self.slot.as_ref() else {
             return ScanStep::End;

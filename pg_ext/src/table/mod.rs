@@ -63,7 +63,7 @@ impl Table {
 
     fn open(name: Name, lock: i32) -> Result<Table> {
         let oid = names::oid_of(name)?;
-        // SAFETY: the oid is a table of the extension, checked by names; table_open raises otherwise.
+        // SAFETY: `oid_of` has looked up the oid in the extension's schema; table_open raises if it cannot open it.
         let rel = unsafe { pg_sys::table_open(oid, lock) };
         Ok(Table { rel })
     }
@@ -138,7 +138,7 @@ impl Table {
         Ok(self.scan(index, keys, snapshot)?.backwards().into_next())
     }
 
-    /// The table has no page, and so no row.
+    /// Whether the table has no page, and so no row.
     pub fn is_blank(&self) -> bool {
         self.pages() == 0
     }
@@ -313,7 +313,7 @@ impl Slot {
         }
     }
 
-    /// Makes all columns valid; answers their number. Separate, so that `column` is short enough to be inlined.
+    /// Reads all columns of the row and returns their number. Not part of `column`, which should be inlined.
     #[cold]
     fn read_all(&self) -> usize {
         // SAFETY: the slot holds a row of its table.
@@ -381,7 +381,7 @@ impl ScanKey {
     }
 }
 
-/// Makes conditions on an index column: `$name(attribute, value)`.
+/// Defines functions `$name(attribute, value)`, each of which makes a condition on an index column.
 macro_rules! conditions {
     ($($(#[$doc:meta])* $name:ident($value:ty) = $strategy:ident $function:ident;)*) => {
         impl ScanKey {$(

@@ -1,9 +1,9 @@
 //! Values from tables that rarely change (options, topics, the current segment), cached per backend.
 //!
-//! [`Recalled::get`] sees the changes that the extension's functions had committed when it began, at any isolation
-//! level: such a function sends an invalidation message in its transaction ([`super::tell_all`]). Other backends get it
-//! before the transaction's locks are released, this backend with its next command and on rollback. Other writes (by
-//! hand, an apply worker or a restore) send no message, so no value is cached for longer than [`LONGEST_US`].
+//! [`Recalled::get`] sees every change that a function of the extension had committed before the call, at any isolation
+//! level: a function that changes the table sends an invalidation message ([`super::tell_all`]). Other backends get the
+//! message before the locks of its transaction are released; its own backend gets it with the next command and on
+//! rollback. Writes by hand, an apply worker or a restore send none, so values are cached for at most [`LONGEST_US`].
 
 use super::{Name, Slot, Table, Watch};
 use crate::clock;
@@ -14,14 +14,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 const LONGEST_US: i64 = 1_000_000;
-/// The most cached values of one table; at this number the cache is emptied before the next value is added.
+/// A cache with this many values of one table is emptied before the next value is added.
 const MOST_RECALLED: usize = 1_000;
 
 /// Values read from one table, by name; kept in a `static`.
 pub struct Recalled<T> {
     table: Name,
     watch: Watch,
-    /// When the oldest value was read: the count of messages, and the time.
+    /// The count of messages and the time at which the oldest value was read.
     since: Cell<(u64, i64)>,
     known: RefCell<Option<HashMap<Vec<u8>, Rc<T>>>>,
 }
@@ -54,7 +54,7 @@ impl<T> Recalled<T> {
         {
             return Ok(Rc::clone(known));
         }
-        // Counted before `read` takes its snapshot, so that a message during the read makes the value stale.
+        // The count is from before the snapshot of `read`, so that a message during the read makes the value stale.
         let present = self.watch.add([Table::to_read(self.table)?.oid()]);
         let value = Rc::new(read()?);
         let mut known = self.known.borrow_mut();
@@ -96,7 +96,7 @@ impl KeptRow {
         }
     }
 
-    /// The value of a column, from 1; None for NULL.
+    /// The value of a column; None for NULL. The first column has the number 1.
     pub fn column(&self, attribute: usize) -> Option<Datum> {
         self.values.get(attribute - 1).copied().flatten()
     }

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 /// A column of a table; the enums list a table's columns in the order of CREATE TABLE.
 pub trait ColumnNumber: Copy {
-    /// From 1.
+    /// The column's number; the first column has the number 1.
     fn number(self) -> usize;
 }
 
@@ -66,7 +66,7 @@ impl<C: ColumnNumber, const COLUMNS: usize> Record<C, COLUMNS> {
         self.tid
     }
 
-    /// The present transaction has written the version that was loaded.
+    /// Whether the present transaction has written the version that was loaded.
     pub fn is_ours(&self) -> bool {
         self.slot.as_ref().is_some_and(Slot::is_ours)
     }

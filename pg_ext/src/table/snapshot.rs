@@ -21,8 +21,8 @@ pub fn next_xid() -> i64 {
     unsafe { pg_sys::ReadNextFullTransactionId().value as i64 }
 }
 
-/// The transaction's id with its epoch; assigns an id if it has none. The caller has made sure that the transaction may
-/// write.
+/// The transaction's id with its epoch. A transaction without an id is assigned one. The caller has made sure that the
+/// transaction may write.
 pub fn own_xid() -> i64 {
     // SAFETY: takes no argument; raises where no id can be given.
     unsafe { pg_sys::GetTopFullTransactionId().value as i64 }
@@ -61,8 +61,8 @@ impl Snapshot {
         }
     }
 
-    /// All live rows, and the rows that an open transaction inserts or deletes. A read can miss a committed row that
-    /// moves (a non-HOT update) meanwhile, so a caller that finds nothing reads again with `latest`.
+    /// All live rows, and the rows that an open transaction inserts or deletes. A read can miss a committed row if a
+    /// non-HOT update moves the row meanwhile, so a caller that finds nothing reads again with `latest`.
     pub fn dirty() -> Snapshot {
         Snapshot::Dirty(Box::new(UnsafeCell::new(pg_sys::SnapshotData {
             snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
@@ -70,7 +70,7 @@ impl Snapshot {
         })))
     }
 
-    /// Makes functions in the table's CHECKs and indexes read under this snapshot, until the result is dropped.
+    /// Until the result is dropped, this is the snapshot for functions in the CHECKs and indexes of a written table.
     pub fn activate(&self) -> Active<'_> {
         // SAFETY: a registered snapshot; popped once, or by the end of the (sub)transaction.
         unsafe { pg_sys::PushActiveSnapshot(self.raw()) };
@@ -84,8 +84,8 @@ impl Snapshot {
         }
     }
 
-    /// The ids below `xmax` of other transactions that ran when the snapshot was taken, and `xmax`: one above the
-    /// highest id that had ended. All ids have their epoch.
+    /// Returns two values. First: the ids of other transactions that ran when the snapshot was taken, but only ids
+    /// below `xmax`. Second: `xmax`, one above the highest id that had ended. All ids have their epoch.
     pub fn running(&self) -> (Vec<i64>, i64) {
         let next = next_xid();
         let full = |xid: pg_sys::TransactionId| {
@@ -103,8 +103,8 @@ impl Snapshot {
         }
     }
 
-    /// The ids below `next` that had not ended when the snapshot was taken, sorted; without this transaction's id if
-    /// that is below `xmax`. None if more than `most` ids lie between `xmax` and `next`.
+    /// The ids below `next` that had not ended when the snapshot was taken, sorted. This transaction's id is left out
+    /// if the id is below `xmax`. None if `next` is more than `most` above `xmax`.
     pub fn unended_before(&self, next: i64, most: i64) -> Option<Vec<i64>> {
         let (running, xmax) = self.running();
         if next.saturating_sub(xmax) > most {

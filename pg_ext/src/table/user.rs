@@ -23,8 +23,8 @@ impl Table {
         (!rel.is_null()).then(|| Table { rel })
     }
 
-    /// The caller may read and update the whole table, and no extension checks rights by a hook. False for a caller
-    /// with rights on columns only: the executor checks those.
+    /// Whether the caller may read and update the whole table, and no hook of an extension checks rights. False for a
+    /// caller who has rights on columns only: the executor checks column rights.
     pub fn is_open_to_caller(&self) -> bool {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE);
         let all = pg_sys::AclMaskHow::ACLMASK_ALL;
@@ -49,9 +49,9 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// Whether an UPDATE of these columns fires `known` triggers. None if `computes` or `is_in_key` is true, or if the
-    /// table is no heap, is a partition or a parent, or has rules, policies, or UPDATE triggers that are neither `known`
-    /// nor the server's own for foreign keys.
+    /// Whether an UPDATE of these columns fires `known` triggers. None if `computes` or `is_in_key` is true, if the table
+    /// is no heap, a partition or a parent, or if it has rules or policies. None also if an UPDATE trigger is neither
+    /// `known` nor one of the server's own triggers for foreign keys.
     pub fn plain(&self, written: &[i16], known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<bool> {
         // SAFETY: the relation is open, so what its cache entry points at is there.
         let is_plain = unsafe {
@@ -69,8 +69,8 @@ impl Table {
         }
     }
 
-    /// A new row version needs a generated value, or the check of a NOT NULL that older rows may violate. A validated
-    /// NOT NULL needs no check for columns that are not written.
+    /// Whether a new row version needs a generated value, or the check of a NOT NULL that older rows may violate. A
+    /// validated NOT NULL needs no check for columns that are not written.
     fn computes(&self) -> bool {
         let Some(constraints) = self.constraints() else {
             return false;
@@ -84,7 +84,7 @@ impl Table {
         own
     }
 
-    /// The table has CHECK constraints, which each new row version must pass.
+    /// Whether the table has CHECK constraints, which each new row version must pass.
     pub fn has_checks(&self) -> bool {
         self.constraints().is_some_and(|c| c.num_check > 0)
     }
@@ -94,7 +94,7 @@ impl Table {
         unsafe { (*(*self.rel).rd_att).constr.as_ref() }
     }
 
-    /// The table has BEFORE ROW triggers or rules, which can silently suppress a write if they are enabled.
+    /// Whether the table has rules or BEFORE ROW triggers. An enabled one can silently suppress a write.
     pub fn may_keep_rows_back(&self) -> bool {
         let before_row = (pg_sys::TRIGGER_TYPE_BEFORE | pg_sys::TRIGGER_TYPE_ROW) as i16;
         // SAFETY: the relation is open; null where it has no rules.
@@ -142,14 +142,14 @@ impl Table {
         }
     }
 
-    /// The table has foreign keys of its own. A deferred check skips a row version that its transaction has replaced.
-    /// So an UPDATE of the transaction's own row version must fire the check again.
+    /// Whether the table has foreign keys of its own. A deferred check skips a row version that is replaced before the
+    /// commit. So an UPDATE of a version that the transaction itself has written must fire the check again.
     pub fn has_references(&self) -> bool {
         !self.references().is_empty()
     }
 
-    /// One of the columns is in a foreign key, or in a unique index, which a foreign key may point to. True for any
-    /// columns if a foreign key has MATCH FULL: older rows may violate it, and any update checks it.
+    /// Whether one of the columns is in a foreign key, or in a unique index (a foreign key may point to its columns).
+    /// Always true if a foreign key has MATCH FULL: older rows may violate it, and any update checks it.
     fn is_in_key(&self, columns: &[i16]) -> bool {
         let in_index = |number: &i16| {
             // SAFETY: the relation is open; the bitmap is a copy.
@@ -194,8 +194,8 @@ impl Table {
         (1..=self.columns()).filter(dropped).collect()
     }
 
-    /// Finds a valid unique btree with this column as its only key, the column's collation and no predicate. Returns
-    /// the index, its equality function and its collation.
+    /// Finds a valid unique btree whose only key is this column, under the column's collation; the index has no
+    /// predicate. Returns the index, its equality function and its collation.
     pub fn unique_index_on(&self, number: i16) -> Option<(Oid, Oid, Oid)> {
         let (mut type_oid, mut typmod, mut collation) = (pg_sys::InvalidOid, 0, pg_sys::InvalidOid);
         // SAFETY: the relation is open; indexes of its list are there while it is locked.
@@ -220,7 +220,7 @@ impl Table {
     }
 }
 
-/// A NOT NULL that existing rows may break (NOT VALID, from 18 on).
+/// Whether a column has a NOT NULL that existing rows may break (NOT VALID, from 18 on).
 #[cfg(feature = "pg18")]
 unsafe fn has_unproven_not_null(desc: pg_sys::TupleDesc) -> bool {
     // SAFETY: as the caller says; a descriptor has natts compact attributes.
@@ -279,7 +279,7 @@ unsafe fn usable(index: pg_sys::Relation, number: i16, collation: Oid) -> Option
     }
 }
 
-/// A statement that names a table needs USAGE on the schema, too.
+/// A statement that names a table also needs USAGE on the table's schema.
 fn may_use_schema(schema: Oid, user: Oid) -> bool {
     let usage = pg_sys::AclMode::from(pg_sys::ACL_USAGE);
     // SAFETY: reads the system caches.

@@ -57,7 +57,7 @@ fn listen() {
     }
 }
 
-/// The server calls this for each changed relation, and with InvalidOid for all.
+/// The server calls this for each changed relation. InvalidOid stands for all relations.
 #[pgrx::pg_guard]
 extern "C-unwind" fn relation_changed(_arg: Datum, relation: Oid) {
     let is_every = relation == pg_sys::InvalidOid;
@@ -76,8 +76,8 @@ extern "C-unwind" fn schema_changed(arg: Datum, _cache: i32, _hash: u32) {
     relation_changed(arg, pg_sys::InvalidOid);
 }
 
-/// Makes the watches of every backend count a change of these tables: in this backend with the next command, in others
-/// when the transaction commits.
+/// Sends a message about these tables to the watches of every backend. This backend gets the message with its next
+/// command, the others get it when the transaction commits.
 pub fn tell_all(names: &[Name]) -> Result<()> {
     for name in names {
         let table = Table::to_read(name)?.oid();

@@ -1,4 +1,4 @@
-//! Locks on whole tables until the end of the transaction, for rare changes; lock_timeout bounds the wait.
+//! Locks whole tables until the end of the transaction, for rare changes; lock_timeout bounds the wait.
 
 use super::{Name, Table, ensure_writable, names, next_xid};
 use crate::error::{Error, Kind, Result};
@@ -25,7 +25,7 @@ pub fn lock_against_writers(tables: &[Name]) -> Result<()> {
     Ok(())
 }
 
-/// No other open transaction has written the table; false also during VACUUM. Does not wait, and keeps no lock.
+/// True if no other open transaction has written the table; false also during VACUUM. Does not wait, and keeps no lock.
 pub fn has_no_writers(name: Name) -> Result<bool> {
     let (table, share) = (names::oid_of(name)?, pg_sys::ShareLock as i32);
     // SAFETY: the oid is a table of the extension; the lock is released at once.

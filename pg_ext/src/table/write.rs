@@ -106,7 +106,7 @@ impl Table {
         Ok(outcome)
     }
 
-    /// Another transaction holds the row at `tid` (an update may wait for it), or this transaction has locked the row.
+    /// Whether the row at `tid` is locked by this transaction, or held by another one, for which an update may wait.
     pub fn is_held(&self, tid: ItemPointerData) -> bool {
         let mut tuple = pg_sys::HeapTupleData {
             t_self: tid,
@@ -182,7 +182,7 @@ impl Table {
         Ok(slot)
     }
 
-    /// Adds entries for the stored row to the indexes, also to a DBA's own.
+    /// Adds entries for the stored row to the table's indexes, including those that a DBA has created.
     fn index(&self, slot: &Slot, row: &[Option<Datum>], which: Indexes) {
         if self.index_plainly(slot.tid(), row, which) {
             return;
@@ -233,7 +233,7 @@ impl Table {
         true
     }
 
-    /// Calls `work` with the executor's structures of a statement that writes this table.
+    /// Calls `work` with the structures that the executor has for a statement that writes this table.
     fn as_target(&self, work: impl FnOnce(*mut pg_sys::ResultRelInfo, *mut pg_sys::EState)) {
         // SAFETY: the table is open; with range table index 0 the executor reads no list of updated columns. An
         // error frees `info` and `estate` with their memory context.
@@ -264,7 +264,7 @@ impl OpenIndexes {
         }
     }
 
-    /// All indexes are ready btrees of plain columns, without a predicate or a deferrable constraint.
+    /// Whether all indexes are ready btrees of plain columns, without a predicate or a deferrable constraint.
     fn are_plain(&self) -> bool {
         // SAFETY: the indexes are open; the columns of their pg_index rows exist.
         self.0.iter().all(|index| unsafe {

@@ -6,7 +6,7 @@ use pgrx::pg_sys;
 const XMIN: i32 = pg_sys::MinTransactionIdAttributeNumber;
 
 impl Slot {
-    /// The present transaction has written this version of the row.
+    /// Whether the present transaction has written this version of the row.
     pub fn is_ours(&self) -> bool {
         let mut null = false;
         // SAFETY: the slot holds a stored row, so it has system columns. A function pointer must be called through
@@ -24,7 +24,7 @@ impl Slot {
 }
 
 impl Snapshot {
-    /// The open transaction that inserted or deleted the row found by the last read with this dirty snapshot.
+    /// After a read with this dirty snapshot: the open transaction that inserted or deleted the row that was found.
     pub fn undecided_xid(&self) -> Option<pg_sys::TransactionId> {
         match self {
             Snapshot::Mvcc(_) => None,

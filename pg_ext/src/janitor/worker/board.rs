@@ -20,7 +20,7 @@ pub enum Answer {
     NothingBefore(i64),
 }
 
-/// Stored instead of a time.
+/// `PassSlot::answer` holds a time, or one of these two values.
 const NO_ANSWER: i64 = i64::MIN;
 const MORE: i64 = i64::MIN + 1;
 

@@ -1,8 +1,8 @@
-//! The launcher: starts a worker for each database that is due, at most once.janitor_workers at a time, the longest
-//! waiting database first.
+//! The launcher starts a worker for each database that is due. At most once.janitor_workers run at a time. The database
+//! that has waited longest comes first.
 //!
-//! After each nap, which a signal or a worker's end cuts short, the databases are checked. The launcher logs a missing
-//! database once.
+//! The launcher checks the databases after each nap. A signal, or the end of a worker, ends the nap early. The launcher
+//! logs a missing database once.
 
 use super::board::{self, PassSlot, SLOTS};
 use super::process::WorkerProcess;
@@ -101,7 +101,7 @@ impl Launcher {
         }
     }
 
-    /// Applies changes of the list and of the existing databases. A pass that has begun goes on to its end.
+    /// Follows changes of the list and of the server's databases. A pass that has begun goes on to its end.
     fn follow(&mut self, wanted: &[Vec<u8>], present: &HashMap<Vec<u8>, Present>) {
         self.missing.retain(|name| wanted.contains(name));
         let oid_of = |name: &Vec<u8>| present.get(name).map(|found| found.oid);

@@ -2,23 +2,23 @@
 //!
 //! The pause after the begin of a pass is once.janitor_naptime if somebody has written to the database since then, a
 //! row has become due by the clock, a task failed, or the server has no counts of changed rows. Otherwise the database
-//! is idle, and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once;
-//! if it failed, as soon as `delay_after` has passed since its end. Somebody has written if the server's counts of
-//! changed rows differ from those before the last pass. So a pass that writes is followed by another pass.
+//! is idle, and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once.
+//! The pass after a failed one is due when `delay_after` has passed since the failure. Somebody has written if the
+//! server's counts of changed rows differ from those before the last pass. So another pass follows a pass that writes.
 //!
-//! A session reports its counts at most ten seconds after its transaction ends. A session that reports later (a
-//! procedure that commits in a loop) or never (its own track_counts is off) can delay a pass up to the longest pause.
+//! A session reports its counts at most ten seconds after its transaction ends. If a session reports later (a
+//! procedure that commits in a loop) or never (its own track_counts is off), its changes may wait the longest pause.
 
 use super::board::{Answer, Troubles};
 use crate::settings;
 use pgrx::pg_sys::Oid;
 use std::time::{Duration, Instant};
 
-/// The delay after a failed pass, and the longest delay after several.
+/// The delay after one failed pass. It doubles with each further failure, up to LONGEST_DELAY.
 const FIRST_DELAY: Duration = Duration::from_secs(5);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 
-/// The server's counts of changed rows in a database, and when they began at zero.
+/// The server's counts of changed rows in a database, and when they were last reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RowsChanged {
     pub inserted: i64,
@@ -40,7 +40,7 @@ enum LastPass {
     Never,
     More,
     NothingBefore(i64),
-    /// The pass stored no answer; the number of such passes in a row.
+    /// The pass stored no answer. The number counts such passes in a row.
     Failed(u32),
 }
 
@@ -105,7 +105,7 @@ impl Schedule {
         first.filter(|at| *at > now).unwrap_or(now + nap)
     }
 
-    /// Sort key of a database that waits for a worker; the longest waiting comes first. None: it does not wait.
+    /// Sort key of a database that waits for a worker: the one that waited longest is first. None: it does not wait.
     pub fn place_in_queue(&self) -> Option<(Instant, Option<Instant>)> {
         self.due_since.map(|since| (since, self.begun))
     }

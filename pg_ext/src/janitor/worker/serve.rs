@@ -1,9 +1,9 @@
 //! A worker: one pass over all tasks of one database.
 //!
-//! A task runs batches while more is due, up to its share of the pass, so that no task waits long for another. A task
-//! that fails stops no other and rests for once.janitor_naptime. Its second failure in a row is logged; later failures
-//! are not logged until the task has succeeded. The first failure is not logged, because its cause may be a lock that
-//! is held for a moment.
+//! A task runs batches while more is due, up to its share of the pass, so that no task waits long for another. If a
+//! task fails, the others still run, and it rests for once.janitor_naptime. Its second failure in a row is logged;
+//! later failures are not logged until the task has succeeded. The first failure is not logged, because its cause may
+//! be a lock that is held for a moment.
 
 use super::board::{self, Answer, PassSlot, Troubles};
 use super::server;
@@ -18,7 +18,7 @@ use crate::swept::Swept;
 use pgrx::pg_sys::Oid;
 use std::time::{Duration, Instant};
 
-/// The most rows of a batch.
+/// A batch has at most this many rows.
 const BATCH: i32 = 1_000;
 /// After this time a task begins no further batch in the pass.
 const SHARE: Duration = Duration::from_millis(500);
@@ -71,8 +71,8 @@ impl Pass {
         slot.put_answer(pass.answer(begin), pass.troubles);
     }
 
-    /// Notes whether the task failed, and logs the second failure in a row. once.janitor has the failure, too, unless
-    /// the sweep was rolled back, another session was recording the same task, or the recording failed.
+    /// Notes whether the task failed, and logs the second failure in a row. The sweep has stored the
+    /// failure in once.janitor, unless it was rolled back, another session was recording the task, or recording failed.
     fn note(&mut self, task: Task, bit: u32, swept: &Swept) {
         self.more |= swept.more;
         if swept.failed == 0 {

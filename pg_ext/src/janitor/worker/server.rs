@@ -81,8 +81,8 @@ pub fn is_told_to_stop() -> bool {
     unsafe { (&raw const pg_sys::ProcDiePending).read_volatile() != 0 }
 }
 
-/// Sleeps until a signal, the start or end of a worker, or for `most`. After SIGHUP reads the settings again. False:
-/// this process has to end.
+/// Sleeps until a signal arrives, a worker starts or ends, or `most` has passed. After SIGHUP reads the settings again.
+/// False: this process has to end.
 pub fn nap(most: Option<Duration>) -> bool {
     let timeout = most.map_or(-1, |d| {
         i64::try_from(d.as_millis()).unwrap_or(i64::MAX).max(1)

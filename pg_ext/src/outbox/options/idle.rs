@@ -79,7 +79,7 @@ impl LockedLog {
         Ok(false)
     }
 
-    /// Some batch of the lane still holds events.
+    /// Whether a batch of the lane still holds events.
     fn is_out(&self, subscriber: &Subscriber, last: Option<&Part>) -> Result<bool> {
         let Some(last) = last else {
             return Ok(false);
@@ -93,7 +93,7 @@ impl LockedLog {
         Ok(false)
     }
 
-    /// The lane has events that the subscriber has not read past.
+    /// Whether the lane has events that the subscriber has not read past.
     fn is_in_log(&self, subscriber: &Subscriber, lane: i32, last: Option<Part>) -> Result<bool> {
         let log = LaneLog {
             topic: subscriber.topic.id,

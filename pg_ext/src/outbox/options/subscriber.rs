@@ -47,8 +47,8 @@ const GET: &std::ffi::CStr = c"
         'dead_for', $6 * interval '1 microsecond',
         'paused', $7)::pg_catalog.json";
 
-// An ack or nack locks the batch before it writes its receipt. So once these rows are locked, no other transaction adds
-// a receipt.
+// An ack or nack locks the batch before it writes its receipt. So after these rows are locked, no other transaction
+// adds a receipt.
 const HOLD: &std::ffi::CStr = c"
     SELECT pg_catalog.count(*)
       FROM (SELECT FROM once.batch WHERE subscriber_id = $1 FOR UPDATE) held";
@@ -133,7 +133,7 @@ fn find(topic: &Topic, name: &[u8]) -> Result<Option<i32>> {
     Ok(spi::first(&rows).map(|d| d.value() as i32))
 }
 
-/// Makes a subscriber. The caller has locked the topic, which has none of that name.
+/// Makes a subscriber. The topic, which the caller has locked, has no subscriber of that name.
 pub fn create(topic: &Topic, name: &[u8]) -> Result<i32> {
     let id = lock::next_number()?;
     topic.change_subscribers();

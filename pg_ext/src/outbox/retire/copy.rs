@@ -16,7 +16,7 @@ use crate::table::{self, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
-/// The number of pages in a sample of a table. Consecutive entries of the index could be of one topic only.
+/// A sample is this many pages of a table, not index entries: consecutive entries could be of one topic only.
 const PAGES: u64 = 64;
 /// The current segment is also replaced when its first event is this old and less than half of its events are needed.
 const OLD_US: i64 = 600_000_000;
@@ -47,7 +47,7 @@ static COPIED: Kept = Kept::new(COPY, &[INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID
 /// How many events of a segment are needed and not copied yet, judged by a sample of its pages.
 struct Estimate {
     needed: u64,
-    /// At least half of the events in the sample are needed and not copied yet.
+    /// Whether at least half of the events in the sample are needed and not copied yet.
     is_most: bool,
 }
 
@@ -111,7 +111,7 @@ pub fn copy_needed(max: i64) -> Result<Swept> {
     Ok(swept)
 }
 
-/// No other segment is empty or will be truncated, and the current segment is full and mostly not needed.
+/// Whether no other segment is empty or will be truncated, and the current segment is full and mostly not needed.
 fn is_stuck(log: &Log) -> Result<bool> {
     let full = log.is_full(log.current)? && !Log::read(&Snapshot::latest())?.will_be_empty()?;
     Ok(full && !estimate(&SEGMENTS[log.current])?.is_most)

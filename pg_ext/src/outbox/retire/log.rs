@@ -1,8 +1,8 @@
 //! once.segment: which segment is written to, which are drained, and how a segment is truncated.
 //!
-//! Emitters lock their segment as any INSERT does, to the end of their transaction, before they make sure that it is
-//! current. So a segment that is not current gets no more events once nobody holds its lock. Such a segment is marked
-//! as drained when all of its needed events are copied.
+//! An emitter locks its segment as any INSERT does, until its transaction ends. Under the lock it checks that the
+//! segment is current. So a segment that is not current gets no more events once nobody holds its lock. Such a segment
+//! is marked as drained when all of its needed events are copied.
 
 use crate::error::{Error, Result};
 use crate::incarnation;
@@ -35,7 +35,7 @@ pub struct Log {
     pub current: usize,
     /// The column `opened` of the segment that was opened last.
     opened: i64,
-    /// The present transaction opened the current segment; other sessions still write to the previous segment.
+    /// Whether this transaction opened the current segment. Then other sessions still write to the previous segment.
     pub is_opened_here: bool,
     /// The drained_xid of each drained segment. Once the horizon reaches this id, every open snapshot sees the commit
     /// that marked the segment.
@@ -91,7 +91,7 @@ impl Log {
         Ok(None)
     }
 
-    /// Another segment is empty or will be truncated.
+    /// Whether another segment is empty or will be truncated.
     pub fn will_be_empty(&self) -> Result<bool> {
         let others = (0..SEGMENTS.len()).filter(|s| *s != self.current);
         for segment in others {
@@ -113,7 +113,7 @@ impl Log {
         table::tell_all(&[SEGMENT])
     }
 
-    /// The segment is drained, and every open snapshot sees the commit that marked it as drained.
+    /// Whether the segment is drained, and every open snapshot sees the commit that marked it as drained.
     pub fn is_ripe(&self, segment: usize) -> Result<bool> {
         let Some(drained) = self.drained[segment].filter(|_| segment != self.current) else {
             return Ok(false);
@@ -127,10 +127,10 @@ fn is_blank(segment: usize) -> Result<bool> {
     Ok(Table::to_read(SEGMENTS[segment].table)?.is_blank())
 }
 
-/// Marks a segment as drained. This transaction or earlier transactions have copied all of its needed events.
+/// Marks a segment as drained. Before the call, all of its needed events must be copied.
 pub fn mark_drained(segment: usize) -> Result<()> {
-    // While an open snapshot does not see this transaction's commit, the horizon is at most this transaction's id. The
-    // drained_xid is larger.
+    // While an open snapshot does not see this transaction's commit, the horizon is at most this transaction's id, and
+    // the drained_xid is larger than that id.
     table::own_xid();
     mark(segment, Some(table::next_xid()))
 }

@@ -4,12 +4,12 @@
 //! 1. The segment is current until it is full (or old and mostly not needed) and another segment is empty.
 //! 2. The events that a lagging subscriber, an open batch or a retry still needs are copied to once.event_kept, and
 //!    the segment is marked as drained.
-//! 3. A later transaction truncates the segment, when no snapshot from before the commit of that mark is left.
+//! 3. A later transaction truncates the segment, once every open snapshot sees the commit of step 2.
 //!
 //! So every snapshot finds a needed event in its segment or in once.event_kept.
 //!
-//! Invariant: need.rs reads the lane, then the lane's batches, then once.retry, each time the latest committed rows. A
-//! pending event moves in the same order (from the lane into a batch, from the batch into once.retry, in one
+//! Invariant: need.rs reads the lane, then the lane's batches, then once.retry. Each read sees all that is committed
+//! by then. A pending event moves in the same order (from the lane into a batch, from the batch into once.retry, in one
 //! transaction each), so one of the three reads finds it. An unneeded event of a segment never becomes needed again: a
 //! redrive inserts a copy from once.dead into once.event_kept. One session at a time runs the task, and only while no
 //! subscriber is being made: a new subscriber needs events before other sessions see the subscriber.
@@ -37,7 +37,8 @@ pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     lock.keep();
     // An uncommitted subscriber may need events, and cannot be seen.
     table::lock_against_writers(&[c"subscriber"])?;
-    // A restore loads events before their subscribers. A database that has emitted events itself is restored.
+    // A restore of a dump loads the events before the subscribers that need them. It is over if this database has
+    // emitted an event itself.
     if all_subscribers()?.is_empty() && series::begun(&Snapshot::latest())?.is_none() {
         return Ok(Some(Swept::default()));
     }

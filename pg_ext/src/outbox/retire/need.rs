@@ -63,7 +63,7 @@ struct LaneNeeds {
     window: Option<Window>,
     /// The events of its open batches.
     held: HashSet<i64>,
-    /// The snapshot for once.retry, taken after the look at the batches; None: the subscriber has no retries.
+    /// The snapshot for once.retry, taken after the batches were read; None: the subscriber has no retries.
     retries: Option<Snapshot>,
 }
 
@@ -94,7 +94,7 @@ impl Needs {
         })
     }
 
-    /// A subscriber needs the event.
+    /// Whether any subscriber needs the event.
     pub fn wants(&mut self, event: &Event) -> Result<bool> {
         let (topic, lane) = (event.i32(Col::TopicId), event.i32(Col::Lane));
         if self.here != Some((topic, lane)) {

@@ -12,10 +12,10 @@ use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// [`kept`] reads about this many copies per copy it may delete; [`batches`] this many redelivered events per batch.
+/// Per row that it may delete, [`kept`] reads about this many copies, and [`batches`] this many redelivered events.
 const READ_PER_ROW: usize = 10;
 
-// A redrive locks the copy of its event in DELAYED_LANE, if there is one (dead.rs).
+// SKIP LOCKED: a copy that a redrive has locked is still needed (dead.rs).
 const LOCK_KEPT: &CStr = c"
     SELECT k.topic_id, k.lane, k.event_id, k.xid, k.series
       FROM once.event_kept k JOIN unnest($1, $2, $3) n (topic_id, lane, event_id)
@@ -26,8 +26,8 @@ const DELETE_KEPT: &CStr = c"
     DELETE FROM once.event_kept k USING unnest($1, $2, $3) n (topic_id, lane, event_id)
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
-// $1 now, $2 the most batches, $3 the default of max_lease_life, $4 the real time, to compare with tokens (with
-// once.fake_now the largest bigint), $5 the limit of redelivered events: once the batches reach it, no batch is added.
+// $1 now; $2 the limit of batches; $3 the default of max_lease_life; $4 the real time, which tokens are compared with
+// (the largest bigint if once.fake_now is set); $5 the limit of redelivered events: a batch is added only below it.
 // The last row of a lane in once.batch stores how far the lane is read, so the batch of that row stays. A batch is
 // deleted whole, under the lock of its head (batch.rs): a remaining part would look like an open batch. The failed
 // attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered` set.
@@ -154,7 +154,7 @@ fn unneeded(max: usize) -> Result<Vec<EventPlace>> {
     Ok(found)
 }
 
-/// Deletes batches that have been over for max_lease_life, their receipts, and the failed attempts at events that were
+/// Deletes batches that ended at least max_lease_life ago, their receipts, and the failed attempts at events that were
 /// acked in them.
 pub fn batches(max: i64) -> Result<Swept> {
     let real = match settings::fake_now()? {
