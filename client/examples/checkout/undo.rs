@@ -18,7 +18,7 @@ use crate::common::http::{Ended, Http};
 const UNDONE: &str =
     "INSERT INTO undone (key, step, what) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
 
-/// How long after the abort an unanswered call may still arrive, at most.
+/// Until this time after the abort, an unanswered call may still arrive.
 const ARRIVES_LATE: Duration = Duration::from_secs(3);
 
 pub const REFUNDS: &str = "/refunds";

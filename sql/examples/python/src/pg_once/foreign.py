@@ -12,7 +12,7 @@ from .http import retry_after
 
 # Statuses 4xx after which the same call may succeed later.
 NOT_FINAL = {401, 403, 408, 409, 425, 429}
-# Statuses of a call that did nothing. 404 and 405 are no refusal: a gateway may send them after an earlier call acted.
+# Statuses of a call that did nothing. 404 and 405 are not Refused: a gateway may send them after an earlier try acted.
 NOT_DONE = {401, 403, 404, 405, 425, 429}
 
 
@@ -37,7 +37,7 @@ class Unknown(Exception):
 
 
 def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates a function that calls another service once: repeats it while that can help, up to `tries` calls in all.
+    """Decorates a function that makes one call to another service: repeats it while that can help, up to `tries` calls.
 
         @foreign_call(dedupes=True)
         def charge(derived_key, cents):
