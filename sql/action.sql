@@ -1,6 +1,6 @@
 -- action: work on one row, under a lease, by a worker that may die half-way.
 --
--- The calls of an action; it ends with one of the last three:
+-- The calls of an action; one of the last three ends the action:
 --   action_claim     moves the row from its step's status to claim_into and hands out a token (one row in
 --                    once.action_lease, state h);
 --   action_extend    a heartbeat that also reports a cancellation; a job calls it in each item's transaction;
@@ -10,8 +10,8 @@
 -- An ended lease stays for 24 hours, or until the next claim: a repeated release gets the same answer, and a
 -- repeated finish gets ON006. The lease stores the row's next statuses, so the user's table needs no column for them.
 
--- Finish and release change no indexed column, so they can be HOT updates. After a claim or a heartbeat look_at is at
--- most the end of the lease. action_expire and action_adopt set look_at to now. Only the sweep sets it later than both.
+-- Finish and release change no indexed column, so they can be HOT updates. A claim or a heartbeat leaves look_at at the
+-- end of the lease or earlier; action_expire and action_adopt set look_at to now; only the sweep sets a later time.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -38,8 +38,8 @@ CREATE TABLE once.action_lease (
 ) WITH (fillfactor = 90);
 CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
 COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed or adopted. Only functions of the extension read and write it.';
-COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock in microseconds since 2000 at the claim, or the previous token plus one if that is larger.';
-COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease: from then on a sweep may revert the row, or another claim may take it. Finish, release and sweep keep this time.';
+COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock at the claim, in microseconds since 2000, but at least the previous token plus one.';
+COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease: from then on a sweep may revert the row, or another claim may take the row over. Finish, release and sweep do not change this time.';
 COMMENT ON COLUMN once.action_lease.look_at IS 'From this time on the sweep action_release looks at the lease.';
 COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; the lease is kept for 24 hours after that. NULL: held.';
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the action_finish that ended the lease. 0: no action_finish has ended it.';
@@ -57,7 +57,7 @@ COMMENT ON COLUMN once.action_lease.step_status IS 'The status that the step beg
 COMMENT ON COLUMN once.action_lease.successful_state IS 'The status that action_finish moves the row into; NULL if action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.requester IS 'The requester that action_claim was given; NULL: none was given, or action_adopt adopted the row.';
 COMMENT ON COLUMN once.action_lease.holder IS 'The holder that action_claim was given; NULL: none was given, or action_adopt adopted the row.';
-COMMENT ON COLUMN once.action_lease.note IS 'The error that action_release was given, or that of the last failed revert.';
+COMMENT ON COLUMN once.action_lease.note IS 'The error that action_release was given, or the error of the last failed revert.';
 COMMENT ON COLUMN once.action_lease.finished_tokens IS 'The last eight tokens that finished an action of this row, the oldest first, 8 bytes each, big-endian; NULL: none.';
 SELECT pg_catalog.pg_extension_config_dump('once.action_lease', '');
 
@@ -68,7 +68,7 @@ CREATE FUNCTION once.action_claim(
     OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, text, text, text, interval, text, bigint) IS
-$$Claims a row for a step; waits for no row or lease. requester: selects the claim state; lease: default: the step's, else the setting once.action_lease; holder: a UUID per attempt; version: only at this version. outcome: claimed (commit before foreign calls), in_progress (retry after retry_after), cancelling (tear down), refused (wrong status, version or requester), not_found, unclaimed (no claim state: use transition).
+$$Claims a row for a step; waits for no row or lease. requester: selects the claim state; lease: by default the step's, else the setting once.action_lease; holder: a UUID per attempt; version: required row version. outcome: claimed (commit before foreign calls), in_progress (retry after retry_after), cancelling (tear down), refused (wrong status, version or requester), not_found, unclaimed (no claim state: use transition).
 Errors: 42704 no such machine; 22023 bad argument; ON002 a trigger or policy suppresses the update; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.action_claim(
@@ -110,7 +110,7 @@ CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, text, bigint, text) IS
-$$Gives a row back after a failure or for a teardown: claim_into -> revert_to. error: stored with the lease. A repeated call answers the same for 24 hours, or until the next claim if that comes first.
+$$Gives a row back after a failure or for a teardown: claim_into -> revert_to. error: stored with the lease. A repeated call gets the same answer until the next claim, for at most 24 hours.
 Errors: ON001 the lease is lost; ON006 the action is finished; ON002 a trigger or policy suppresses the update; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_release(
@@ -122,7 +122,7 @@ COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
 CREATE FUNCTION once.action_expire(machine text, id text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. A revert that failed and was deferred is tried again by the next sweep. false: there was no live lease and no deferred revert. Waits for a transaction that has the lease locked.
+$$Makes a lease expire now, for example because its holder is dead or a clock was wrong. The next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. A revert that failed and was deferred is tried again by the next sweep. false: there was no live lease and no deferred revert. Waits for a transaction that has the lease locked.
 Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the machine's owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.action_expire(machine text, id "any")
@@ -133,7 +133,7 @@ COMMENT ON FUNCTION once.action_expire(text, "any") IS
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
 COMMENT ON FUNCTION once.action_adopt(text, integer) IS
-$$Adopts up to max (1 to 1000000) orphaned rows and answers their number. A row in a claim state without a lease (loaded, replicated, older than the definition) gets an overdue lease, so the next sweep reverts it. A row whose cancel flag was set by hand gets a teardown, so cancel_pending can list it. Skips locked rows.
+$$Adopts up to max (1 to 1000000) orphaned rows and returns their number. A row that is in a claim state but has no lease (it was loaded, replicated, or is older than the definition) gets an overdue lease, so the next sweep reverts it. A row whose cancel flag was set by hand gets a teardown, so cancel_pending can list it. Skips locked rows.
 Errors: 42704 no such machine; 42501 no right to update the table; 22023 bad argument; 55006 the machine is being defined.$$;
 
 CREATE FUNCTION once.action_get(
@@ -142,7 +142,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows a row's status, its holder, the rest of the lease (lease_left, negative after the lease expired) and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. If no lease is held, holder, claimed_at and lease_left are NULL; a missing id has no row. Does not check owners or rights on the table; never shows a token. Writes nothing.
+$$Shows a row's status, its holder, the rest of the lease (lease_left, negative after the lease expired) and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. If no lease is held, holder, claimed_at and lease_left are NULL; for an unknown id no row is returned. Does not check owners or rights on the table; never shows a token. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(
@@ -160,5 +160,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). The leases of a machine are sorted by the time at which a sweep looks at them, about the end of the lease. Of each machine only the first million leases are read, ended ones included. Columns as in action_get. Does not check owners or rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). The leases of a machine are sorted by the time at which the next sweep looks at them, usually near the end of the lease. Of each machine only the first million leases are read, ended ones included. Columns as in action_get. Does not check owners or rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

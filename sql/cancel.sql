@@ -1,13 +1,13 @@
 -- cancel: a teardown; the row gets its terminal status last.
 --
 -- A teardown in the order of its calls; any session may repeat each of them:
---   cancel_request   sets the row's flag: from now on no action starts, and the holder of a lease reads `cancelling`;
---                    one row in once.cancel;
+--   cancel_request   sets the row's flag and writes one row in once.cancel: from now on no action starts, and the
+--                    holder of a lease reads `cancelling`;
 --   cancel_refund    marks every undecided item, credits the wallet, and adds a row to once.refund if it marked any;
 --   cancel_items     lists the marked items; the caller deletes their artifacts;
 --   cancel_confirm   records that the caller has deleted all artifacts of a pass;
---   cancel_finish    makes the terminal move, once no item is undecided and the last pass is confirmed.
--- One statement marks items that have no marker and credits their amounts, so no amount is credited twice.
+--   cancel_finish    makes the terminal move if no item is undecided and the last pass is confirmed.
+-- Only items without a marker are marked, and the same statement credits them. So no amount is credited twice.
 --
 -- Lock order: see machine.sql. Writes to once.cancel and once.refund lock the machine's row first, if the row exists.
 
@@ -82,7 +82,7 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$Marks every undecided item (at most max_items, by key) and credits the wallet with the amounts of the items that satisfy the definition's refund.when, in one statement. A repeat credits nothing twice. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
+$$In one statement, marks all undecided items (or the first max_items by key) and credits the wallet with the amounts of the items that satisfy the definition's refund.when. Repeats credit nothing twice. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
 Errors: ON002 the row is leased, not flagged, or terminal but not cancelled, or a trigger or policy suppresses an update or changes an item; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(

@@ -34,7 +34,7 @@ CREATE INDEX inbox_reap ON once.inbox (expires_at);
 COMMENT ON TABLE once.inbox IS 'One row per message accepted and per step of a saga. Use the inbox_* functions; grant_role gives no right to the table.';
 COMMENT ON COLUMN once.inbox.expires_at IS 'End of the ttl: after it the message or step counts as new.';
 COMMENT ON COLUMN once.inbox.status IS 'm: a message; a: a step''s action ran; c: the action ran and was compensated; s: the compensation came before the action.';
-COMMENT ON COLUMN once.inbox.id IS 'First 16 bytes of SHA-256 over "inbox" or "barrier", then scope, name and any step in UTF-8; a NUL byte precedes each text.';
+COMMENT ON COLUMN once.inbox.id IS 'First 16 bytes of SHA-256 over "inbox" or "barrier", then scope, name and (for a step of a saga) step, in UTF-8; a NUL byte precedes each text.';
 COMMENT ON COLUMN once.inbox.scope IS 'The consumer: the namespace of its messages and sagas, 1 to 100 characters.';
 COMMENT ON COLUMN once.inbox.name IS 'The message_id of a message, or the saga of a step.';
 COMMENT ON COLUMN once.inbox.step IS 'Name of the saga''s step; NULL: a message.';
@@ -59,5 +59,5 @@ CREATE FUNCTION once.inbox_barrier(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_inbox_barrier';
 COMMENT ON FUNCTION once.inbox_barrier(text, text, text, text, interval) IS
 $$Lets each step of a saga run once and be compensated once, in whatever order its calls arrive. Call it in the handler's transaction, before its writes. saga: 1 to 255 characters; step: 1 to 100; operation: action or compensation.
-outcome: run; duplicate (this operation has run); skipped (a compensation before its action: nothing to undo); refused (an action after its compensation). Write only after run. ttl (30 days): must outlast the saga.
+outcome: run (write only then); duplicate (this operation has run); skipped (a compensation before its action: nothing to undo); refused (an action after its compensation). ttl (30 days): must outlast the saga.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 55P03 lock_timeout, 40001 a lost race, 25006 read-only, ON007 another shard's saga.$$;

@@ -21,10 +21,10 @@ CREATE TABLE once.janitor (
 COMMENT ON TABLE once.janitor IS 'A row for each sweep task, and one for each machine that action_release sweeps: the last run, and totals of all runs.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap, history_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. Rows that action_release handles are counted in the row of their machine only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last recorded run. A good run with nothing to do is not recorded if the last recorded run was good, had the same served_by and ended less than 30 seconds ago (or a quarter of once.janitor_grace, if that is shorter). So an age of up to 30 seconds plus the pause between two runs is normal; in an idle database the pause can be five minutes.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last recorded run. A good run with nothing to do is not recorded if the last recorded run was good, had the same served_by and ended less than 30 seconds ago, and less than a quarter of once.janitor_grace ago. So the age of last_end is normally at most 30 seconds plus the pause between two runs; in an idle database the pause can be five minutes.';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last recorded run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
-COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs: one per failed try of a row, per due row if its table is gone or cannot be locked or read, per failed subscriber, per machine whose orphaned teardowns cannot be closed. A task that failed as a whole counts 1.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs. Each of these counts 1: a failed try of a row; a due row whose table is gone or cannot be locked or read; a failed subscriber; a machine whose orphaned teardowns cannot be closed; a task that failed as a whole.';
 COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure. It stays after good runs.';
 COMMENT ON COLUMN once.janitor.last_error_at IS 'Time of the last failure.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
@@ -35,7 +35,7 @@ CREATE FUNCTION once.sweep(
     OUT task text, OUT done bigint, OUT failed bigint, OUT more boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_sweep';
 COMMENT ON FUNCTION once.sweep(integer, text, text) IS
-$$One bounded pass: about max (1 to 1000000) rows of each task, or of the named one. Answers a row for each task: done, failed, and whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Skips locked rows; waits for any other lock up to once.sweep_lock_timeout. machine: for action_release only; that task always sets the caller's deferred constraints to immediate. Commit at once: outbox_retire locks segments until then.
+$$One bounded pass: about max (1 to 1000000) rows of each task, or of the named one. Returns a row for each task: rows done, failures, whether more is waiting. A task that fails is rolled back and counted as failed; janitor_status() shows why. Skips locked rows; waits for any other lock up to once.sweep_lock_timeout. machine: for action_release only. action_release sets the caller's deferred constraints to immediate. Commit at once: outbox_retire locks segments until then.
 Errors: 22023 bad argument, unknown task; 42704 no such machine; 25006 read-only; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE PROCEDURE once.sweep_all(max integer = 1000)
@@ -49,4 +49,4 @@ CREATE FUNCTION once.janitor_status(
     OUT failed bigint, OUT last_error text, OUT last_error_at timestamptz, OUT served_by text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
 COMMENT ON FUNCTION once.janitor_status() IS
-$$A row for each task, and one for each machine that action_release sweeps. due: rows (for outbox_retire, old segments) that a sweep would handle now, 10000 at most; NULL: a table is locked. oldest: time since the first was due (outbox_retire: since its first event). last_end: end of the last recorded run; the last run ended at most 30 s later. done, failed: of all runs (machine NULL: without the machines' runs). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Works READ ONLY and on a standby.$$;
+$$A row for each task, and one for each machine that action_release sweeps. due: rows (for outbox_retire, old segments) that a sweep would handle now, 10000 at most; NULL: a table is locked. oldest: time since the first was due (outbox_retire: age of the oldest event). last_end: end of the last recorded run; the last run ended at most 30 s later. done, failed: of all runs (machine NULL: without the machines' runs). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a background worker), or role and application_name. Works READ ONLY and on a standby.$$;

@@ -23,12 +23,12 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SCHEMA once;
 COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';
 
--- One row per logical request. Completing a key in its first lease changes no indexed column, so it can be a HOT update
--- (except with over 800 bytes of contents: reap_stage changes). fillfactor leaves room for the new version on the page:
--- of the measured updates 97 to 100 % are HOT; with fillfactor 60, 98.6 to 100 %, and the table is 1.5 times as large.
+-- One row per logical request. A key that is completed in its first lease keeps its indexed columns, so the update can
+-- be HOT. With over 800 bytes of contents, reap_stage changes. fillfactor leaves room for the new version on the page:
+-- 97 to 100 % of the measured updates were HOT (with fillfactor 60: 98.6 to 100 %, in a table 1.5 times as large).
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
--- If the key ends in a UUIDv7 or ULID, its time replaces the id's first 4 bytes, so that new rows share index pages.
--- In lane 0, key_advance and key_extend write look_at only to set it earlier; key_complete and key_abort do not set it.
+-- If the key ends in a UUIDv7 or ULID, the time in it gives the id's first 4 bytes, so that new rows share index pages.
+-- In lane 0, key_advance and key_extend change look_at only to an earlier time; key_complete and key_abort keep it.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -66,21 +66,21 @@ CREATE INDEX key_look ON once.key (scope, look_lane, look_at);
 CREATE INDEX key_reap ON once.key (reap_stage, reap_at);
 
 COMMENT ON TABLE once.key IS 'One row per logical request: its lease, its recovery point and, when finished, its answer. Use the key_* functions; grant_role gives no right to the table.';
-COMMENT ON COLUMN once.key.token IS 'Token of the last claim, or a larger one that a verdict (key_resolve) has set: the server''s clock in microseconds since 2000, or the previous token plus one. It grows until the key is deleted.';
+COMMENT ON COLUMN once.key.token IS 'Token of the last claim, or a larger one that key_resolve has set since. A new token is the server''s clock in microseconds since 2000, but at least the previous token plus one. Tokens grow until the key is deleted.';
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present or last attempt claimed the key; max_lease_life counts from then.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the earliest end that was set for the first lease; for a finished key that was in lane 1, its finished_at. In lane 1: when key_take_abandoned looks at the key next (infinity: parked by key_park).';
+COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the earliest end that was set for the first lease; for a finished key that was in lane 1, its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
 COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0, key_reap deletes a key whose gone_for has ended, and sets a later reap_at for any other. In reap_stage 1 (key_tombstone): the end of the ttl.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
-COMMENT ON COLUMN once.key.attempt_base IS 'The last parked attempt that key_resolve gave the verdict retry; 0: none. max_attempts counts from it.';
+COMMENT ON COLUMN once.key.attempt_base IS 'The last parked attempt for which key_resolve was given the verdict retry; 0: none. max_attempts counts the attempts after this one.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked by key_park, c completed, a aborted, g tombstone (emptied).';
 COMMENT ON COLUMN once.key.reap_stage IS '0: key_reap deletes the row; 1: the key was finished with more than 800 bytes of state, request and answer, and key_tombstone empties the row after the ttl.';
-COMMENT ON COLUMN once.key.look_lane IS '0: finished, or in its first lease (until key_abandon finds it expired); 1: unfinished, and claimed again, released, parked by key_park, or moved here by a sweep. Completers read only lane 1.';
+COMMENT ON COLUMN once.key.look_lane IS '0: the key is finished, or in its first lease (until key_abandon finds that lease expired). 1: the key is unfinished, and was claimed again, released, parked by key_park, or moved by a sweep. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote this row version (later transactions read 1 as 2); 2 yes, in an earlier transaction.';
-COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 bytes are the upper 32 of its 48 bits of time.';
+COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 bytes are the upper 32 bits of the 48-bit time in it.';
 COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
 COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
 COMMENT ON COLUMN once.key.recovery_point IS 'Where the next attempt goes on: the point of the last key_advance; "started" before the first.';
@@ -119,7 +119,7 @@ COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.'
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
 COMMENT ON COLUMN once.key_step.begun IS 'Number of attempts that began this version of the step.';
 COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the on_abort events in the reverse order.';
-COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in which the steps with an on_complete event ended; NULL: it has no such event.';
+COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step: the steps with an on_complete event are numbered as they end; NULL: this step has no such event.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began this version; NULL: none.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun; NULL: not begun.';
 COMMENT ON COLUMN once.key_step.done_at IS 'When the end of the call was recorded; NULL: not recorded, but the other side may have acted.';
@@ -147,10 +147,10 @@ CREATE TABLE once.scope (
 );
 COMMENT ON TABLE once.scope IS 'Options set by scope_set.';
 COMMENT ON COLUMN once.scope.scope IS 'Name of the scope. Its options apply to once.key, its owner also to once.inbox.';
-COMMENT ON COLUMN once.scope.lease_us IS 'Lease of a claim, an advance or an extend that names none, in microseconds; NULL: once.key_lease.';
+COMMENT ON COLUMN once.scope.lease_us IS 'Default lease of a claim, advance or extend, in microseconds; NULL: once.key_lease.';
 COMMENT ON COLUMN once.scope.ttl_us IS 'How long an answer is replayed if the first claim names no ttl, in microseconds; NULL: once.key_ttl.';
 COMMENT ON COLUMN once.scope.gone_for_us IS 'How long a key stays gone after its ttl, in microseconds; 0: it is new at once; NULL: 24 hours.';
-COMMENT ON COLUMN once.scope.max_lease_life_us IS 'The longest that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
+COMMENT ON COLUMN once.scope.max_lease_life_us IS 'Upper limit of the time that one attempt can hold a key, counted from its claim, in microseconds; NULL: 24 hours.';
 COMMENT ON COLUMN once.scope.retry_after_us IS 'Upper limit of the retry_after that a claim gets while another attempt has the lease, in microseconds; NULL: once.retry_after.';
 COMMENT ON COLUMN once.scope.on_expiry IS 'What happens to a key whose lease expired: resume (the next claim resumes it) or park (it waits for key_resolve); NULL: resume.';
 COMMENT ON COLUMN once.scope.max_attempts IS 'Attempts until a key is parked; NULL: 25; 0: no limit.';
@@ -160,15 +160,15 @@ COMMENT ON COLUMN once.scope.owner IS 'Only members of this role may use the sco
 COMMENT ON COLUMN once.scope.owner_name IS 'The owner''s name, brought up to date by sweeps and by calls that set options or rights; NULL: no owner.';
 COMMENT ON COLUMN once.scope.owner_incarnation IS 'The incarnation in which the owner''s oid is valid: once.incarnation() combined with the system identifier; NULL: no owner.';
 
--- key_mark and key_locked: the progress of the sweep task key_abandon (key/abandon.rs). A dump omits their rows:
--- without rows the task reads all keys from the beginning.
+-- key_mark and key_locked: the progress of the sweep task key_abandon (key/abandon.rs). A dump omits their rows.
+-- If there are no rows, the task reads all keys from the beginning.
 CREATE TABLE once.key_mark (
     waits_for text        COLLATE "C" NOT NULL CONSTRAINT key_mark_pkey PRIMARY KEY,
     look_at   timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
 COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when a run of key_abandon began, and that may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished, is in lane 1, is in once.key_locked, or has got its look_at from a transaction that has a row here. In a transaction''s row: the keys that it claimed have a later look_at.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished, is in lane 1, is in once.key_locked, or has got its look_at from a transaction that has a row here. In a transaction''s row: the keys that the transaction claimed have a look_at after this time.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -195,7 +195,7 @@ CREATE FUNCTION once.key_advance(
     OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
-$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, or keeps the present end if it is later.
+$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, unless the present end is later.
 Errors: ON001 the lease is lost, ON006 this token has finished the key, or has advanced it in an earlier transaction to this point with this state (state NULL: with any state), 22023 a point that the scope does not declare, that lies before the present point, or that is called started or finished, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
@@ -209,7 +209,7 @@ CREATE FUNCTION once.key_abort(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_abort';
 COMMENT ON FUNCTION once.key_abort(text, text, bigint, integer, json, json) IS
-$$Stores the final answer of a failure and emits the on_abort events of all steps, with or without a recorded end, the last begun step first. Later claims replay the answer. An event whose topic is gone or has no subscriber is discarded with a WARNING.
+$$Stores the final answer of a failure and emits the on_abort events of all steps, with or without a recorded end, from the last begun step back to the first. Later claims replay the answer. An event whose topic is gone or has no subscriber is discarded with a WARNING.
 Errors: ON001 the lease is lost, ON006 this token has finished the key already, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_release(scope text, key text, token bigint, error text = NULL, retry_after interval = NULL)
@@ -228,7 +228,7 @@ CREATE FUNCTION once.key_resolve(
     scope text, key text, attempt integer, verdict text, response_code integer = NULL, response_body json = NULL, response_headers json = NULL)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_resolve';
 COMMENT ON FUNCTION once.key_resolve(text, text, integer, text, integer, json, json) IS
-$$Decides on a parked key. attempt: as key_claim and key_get return it; verdict: retry (the next claim resumes, and max_attempts counts anew), complete or abort (with response_code and the answer to store; emits the steps' events as key_complete and key_abort do).
+$$Decides on a parked key. attempt: as key_claim and key_get return it; verdict: retry (the next claim resumes, and max_attempts counts anew), complete or abort (give response_code and the answer; the steps' events are emitted as by key_complete or key_abort).
 Errors: 55006 the key is not parked, ON001 this attempt has another verdict, another attempt is parked, or there is no such key, ON006 this attempt has this verdict already, 22023 bad argument, 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
@@ -242,8 +242,8 @@ CREATE FUNCTION once.key_step(
     OUT done boolean, OUT result json, OUT attempted integer, OUT first_at timestamptz, OUT derived_key text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
-$$Records that a foreign call begins; commit before the call. done: the call has ended with result; do not repeat it. attempted: earlier attempts without a recorded end, the first at first_at; if any, the other side may have acted. derived_key: the idempotency key to send.
-on_abort: {"topic": ..., "payload": ..., "order_key": ...}, the event that key_abort emits to undo the call; NULL keeps the old event.
+$$Records that a foreign call begins; commit before the call. done: the call ended with result; do not repeat it. attempted: number of earlier attempts without a recorded end (the first began at first_at); above 0, the other side may have acted. derived_key: idempotency key to send.
+on_abort: {"topic": ..., "payload": ..., "order_key": ...}, event that key_abort emits to undo the call; NULL keeps the old one.
 Errors: ON001 the lease is lost, ON006 this token finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or the topic has another owner.$$;
 
 CREATE FUNCTION once.key_step_done(

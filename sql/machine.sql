@@ -5,7 +5,7 @@
 --   machine_guard    puts triggers on the user's tables, which refuse undeclared moves;
 --   transition       makes one declared move of one row, or returns the reason why not;
 --   machine_check    compares the definition with the tables as they are now;
---   machine_assert   raises an error while no sweep covers a claim state;
+--   machine_assert   raises an error if a machine has claim states that no sweep covers;
 --   machine_drop     deletes the definition; the records of refunds stay.
 --
 -- Lock order of the whole extension. It binds the users' own transactions, because their statements take the same
@@ -13,9 +13,9 @@
 --   1. batches by token, 2. keys (sorted by scope and key) and inbox messages, 3. the machine's row (several: by id),
 --   4. its lease, 5. items by key, 6. wallets by key, 7. dedupe keys.
 -- A machine's row (in the user's table) is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does
--- not conflict. Only cancel_finish locks it FOR UPDATE: it waits for all writers of items, and then for no other lock.
--- Two transactions that wrote items of one row and then both call cancel_finish deadlock.
--- A session that has locked a machine's row waits for no lease's lock, except for the lease of its own token.
+-- not conflict. Only cancel_finish locks it FOR UPDATE. This lock waits for all writers of items. After it,
+-- cancel_finish waits for no lock. Two transactions deadlock if both wrote items of one row and call cancel_finish.
+-- A session that has locked a machine's row waits for a lease's lock only if the lease is of its own token.
 
 -- The tables are regclass, so they may be renamed, and a dump has their names. Columns and predicates are text, with
 -- every name qualified. `definition` lacks the tables' names and the owner, which have columns of their own.
@@ -105,7 +105,7 @@ Errors: 42704 no such machine.$$;
 CREATE FUNCTION once.machine_assert()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_assert';
 COMMENT ON FUNCTION once.machine_assert() IS
-$$Call it when a service boots. It raises ON004 if no sweep covers a machine that the caller may use; the error names these machines and their claim states. A machine is covered if an action_release sweep of it, by any session, ended without failure within the last once.janitor_grace.
+$$Call it when a service boots. It raises ON004 if a machine that the caller may use has claim states that no sweep covers; the error names these machines and their claim states. A machine is covered if an action_release sweep of it, by any session, ended without failure within the last once.janitor_grace.
 Errors: ON004.$$;
 
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
@@ -140,25 +140,25 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, "any", text, text[], json, text, bigint) IS
-'transition for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'transition for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.transition_many(
     machine text, ids text[], to_status text, from_status text[] = NULL, requester text = NULL,
     OUT id text, OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition_many';
 COMMENT ON FUNCTION once.transition_many(text, text[], text, text[], text) IS
-$$transition for up to 10000 ids; a repeated id counts once. Locks the rows in id order. Answers one row per id, as transition does, and raises the same errors.$$;
+$$transition for up to 10000 ids; a repeated id counts once. Locks the rows in id order. Returns a row for each id, as transition does, and raises the same errors.$$;
 
 CREATE FUNCTION once.machine_list(
     OUT machine text, OUT "table" text, OUT guarded boolean, OUT module text, OUT owner text, OUT states text[])
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_list';
 COMMENT ON FUNCTION once.machine_list() IS
-'A row for each machine: its table''s present name (for a dropped table, its OID), whether its guard is on, module and owner of the definition, its statuses. Ignores owners. Writes nothing.';
+'A row for each machine: its table''s present name (for a dropped table, its OID), whether its guard is on, module and owner of the definition, its statuses. Does not check owners. Writes nothing.';
 
 CREATE FUNCTION once.machine_diagram(machine text)
 RETURNS text LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_diagram';
 COMMENT ON FUNCTION once.machine_diagram(text) IS
-$$The machine as a mermaid stateDiagram-v2: statuses, moves with their when, steps with their requesters. Claim states are dashed; terminal statuses have a thick border. Ignores owners.
+$$The machine as a mermaid stateDiagram-v2: statuses, moves with their conditions (when), steps with their requesters. Claim states are dashed; terminal statuses have a thick border. Does not check owners.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_history(
@@ -167,7 +167,7 @@ CREATE FUNCTION once.machine_history(
     OUT role text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
 COMMENT ON FUNCTION once.machine_history(text, text, integer) IS
-$$Lists up to max (1 to 100000) recorded moves of a row, the newest first. Moves are recorded where the definition has history. how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Ignores owners.
+$$Lists up to max (1 to 100000) recorded moves of a row, the newest first. Moves are recorded if the definition has the member history. how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Does not check owners.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.machine_history(
@@ -176,4 +176,4 @@ CREATE FUNCTION once.machine_history(
     OUT role text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
 COMMENT ON FUNCTION once.machine_history(text, "any", integer) IS
-'machine_history for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'machine_history for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';

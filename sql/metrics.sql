@@ -4,7 +4,7 @@
 --             the exporters' queries, the alert rules and a dashboard);
 --   doctor    for a person: each problem, and the next step;
 --   verify    what must hold between the extension's own tables.
--- All three only read, ignore owners, show no payload, and work on a standby.
+-- All three only read, do not check owners, show no payload, and work on a standby.
 
 CREATE FUNCTION once.metrics(OUT name text, OUT labels jsonb, OUT value double precision, OUT help text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_metrics';

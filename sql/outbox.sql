@@ -2,7 +2,7 @@
 --
 -- The log. outbox_emit inserts a row into the current segment (one of once.event_0 to event_3), where rows are never
 -- updated; delayed events go into once.event_kept. Batches are appended, too: the last batch of a lane stores how far
--- the subscriber has read that lane. A take and an ack of events that never failed only insert rows (as in PgQ), so
+-- the subscriber has read that lane. Without delayed or failed events, takes and acks only insert rows (as in PgQ), so
 -- they leave no dead rows that an old snapshot could keep.
 --   outbox_emit    inserts the event, with an event_id from a sequence and the transaction's id;
 --   outbox_take    reads on from the position in the lane's last batch, appends a batch with a token;
@@ -16,12 +16,12 @@
 -- last_id is the position in this order. If a transaction was running in seen_from, its events are found by their xid.
 -- So an event that commits late is never skipped, and an open transaction delays only its own events.
 --
--- Lanes: an order_key hashes to one of the lanes 1 to `lanes`. A subscriber has at most one open batch per such lane.
--- Events without order_key are spread over the lanes 0 and -2 to -8 (64 consecutive ids share a lane). Any number of
--- open batches may share such a lane. A take reads lane after lane until it has enough events.
+-- Lanes: an order_key hashes to one of the lanes 1 to `lanes`. A subscriber has at most one open batch for each of
+-- them. Events without order_key are spread over the lanes 0 and -2 to -8 (64 consecutive ids share a lane), each with
+-- any number of open batches. A take reads lane after lane until it has enough events.
 --
 -- Lock order: a lane (an advisory lock in the extension's space, 0x6f6e); the batch's row; a topic's subscribers (in
--- the same space: shared by a delayed emit, exclusive for a change of subscribers); dedupe keys. An emitter locks its
+-- the same space; shared for a delayed emit, exclusive for a change of subscribers); dedupe keys. An emitter locks its
 -- segment as any INSERT does, and then makes sure that the segment is still the current one.
 
 CREATE SEQUENCE once.event_id AS bigint;
@@ -104,7 +104,7 @@ COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the current 
 COMMENT ON COLUMN once.segment.drained_xid IS 'The lowest unassigned transaction id when the segment was marked as drained: every needed event had been copied to once.event_kept. The segment may be truncated when every open snapshot sees these copies. NULL: not drained.';
 COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid is valid.';
 
--- The log. Narrow and never updated; fillfactor 100.
+-- The log. Its rows are never updated, so it keeps the default fillfactor of 100.
 CREATE TABLE once.event_0 (
     event_id   bigint      NOT NULL,
     xid        bigint      NOT NULL,
@@ -132,7 +132,7 @@ CREATE TABLE once.event_2 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENT
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
 CREATE TABLE once.event_3 (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS)
     WITH (autovacuum_vacuum_insert_threshold = 1000000);
--- Copies of events that are needed longer than their segment: by once.retry, an open batch or a lagging subscriber.
+-- Copies of events that once.retry, an open batch or a lagging subscriber needs after their segment is truncated.
 -- Delayed and redriven events are here, too (lane -1). A sweep deletes the rows that no subscriber needs.
 CREATE TABLE once.event_kept (LIKE once.event_0 INCLUDING STORAGE INCLUDING COMMENTS);
 -- Indexes by position, and by transaction to find events that commit late.
@@ -156,7 +156,7 @@ COMMENT ON TABLE once.event_0 IS 'A segment of the log of events; truncated afte
 COMMENT ON TABLE once.event_1 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_2 IS 'A segment of the log of events, as once.event_0.';
 COMMENT ON TABLE once.event_3 IS 'A segment of the log of events, as once.event_0.';
-COMMENT ON TABLE once.event_kept IS 'Events that are needed longer than their segment, and delayed or redriven ones (lane -1).';
+COMMENT ON TABLE once.event_kept IS 'Copies of events that are needed after their segment is truncated; also the delayed and redriven events (lane -1).';
 
 -- The batches that outbox_take handed out, and how far their lanes had been read then.
 CREATE TABLE once.batch (
@@ -189,7 +189,7 @@ COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events were taken
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
 COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: all events that the take read here wait behind earlier ones of their order_key.';
 COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, stored in the format of seen_to.';
-COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, last value of once.event_id just before the snapshot, last value just after it, running xids ...}. Zeros stand for a snapshot before the first event of a series, the largest bigint for one after the last event of an earlier series.';
+COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, last value of once.event_id just before the snapshot, last value just after it, running xids ...}. In a snapshot before the first event of a series all numbers are zero. In a snapshot after the last event of an earlier series they are the largest bigint (own xid: 0).';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events of this lane in the window.';
 COMMENT ON COLUMN once.batch.open IS 'Tokens of earlier batches that still held events of this lane when this batch was taken.';
 
@@ -223,11 +223,11 @@ COMMENT ON COLUMN once.receipt.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.receipt.n IS 'Number of the receipt among those of its batch, from 1.';
 COMMENT ON COLUMN once.receipt.token IS 'Token of the batch.';
 COMMENT ON COLUMN once.receipt.at IS 'When the events left.';
-COMMENT ON COLUMN once.receipt.acked IS 'Events of the batch acked so far, this receipt included.';
-COMMENT ON COLUMN once.receipt.remaining IS 'Events of the batch still held after it; 0: the batch is over.';
+COMMENT ON COLUMN once.receipt.acked IS 'Number of the batch''s events acked so far, this receipt included.';
+COMMENT ON COLUMN once.receipt.remaining IS 'Number of the events that the batch still holds after this receipt; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all events of the batch at once.';
-COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, dead and next_at (infinity for NULL) is what outbox_nack returned for event_ids[i]. event_ids may be longer: its last events were not named in the call, and left with an earlier event of their order_key. NULL: not a nack.';
+COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: element i of attempts, dead and next_at (infinity for NULL) is what outbox_nack returned for event_ids[i]. If event_ids is longer, the events at its end were not named in the call; each left with an earlier event of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.next_at IS 'If kind is n: when each event may be taken again; infinity: it is dead, or waits behind an earlier event of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'If kind is n: whether each event is dead. NULL: not a nack.';
 
@@ -324,7 +324,7 @@ CREATE INDEX dedupe_until ON once.dedupe (until);
 COMMENT ON TABLE once.dedupe IS 'The dedupe_keys that cannot be emitted again yet; a sweep (dedupe_reap) deletes them later.';
 COMMENT ON COLUMN once.dedupe.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dedupe.event_id IS 'The event that was emitted with the key.';
-COMMENT ON COLUMN once.dedupe.until IS 'From then on the key may be emitted again.';
+COMMENT ON COLUMN once.dedupe.until IS 'The key may be emitted again from this time on.';
 COMMENT ON COLUMN once.dedupe.id IS 'First 16 bytes of SHA-256 of the dedupe_key, in UTF-8.';
 
 SELECT pg_catalog.pg_extension_config_dump('once.series', '');
@@ -364,7 +364,7 @@ CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
 $$Marks events of the batch as delivered. event_ids NULL (also from an array_agg of no rows): all events that the batch still holds. Returns how many events this call acked. Concurrent handlers must name their events.
-Errors: ON006 an earlier transaction has acked one of the named events with this token, or, if event_ids is NULL, the last events of the batch; ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+Errors: ON006 an earlier transaction has acked one of the named events with this token, or (event_ids NULL) ended the batch with an ack; ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -372,8 +372,8 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$Marks events of the batch as failed (NULL: all). Of each order_key only the first event counts an attempt; later ones leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics (released: counts no attempt; never: dead at once). error: kept for outbox_deliveries.
-Errors: ON006 an earlier transaction ended an event with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006.$$;
+$$Marks events of the batch as failed (event_ids NULL: all). Of each order_key only the first event counts an attempt; later ones leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: for the metrics (released: counts no attempt; never: dead at once). error: kept for outbox_deliveries.
+Errors: ON006 an earlier transaction ended an event with this token (DETAIL: attempt, dead); ON001 the lease is lost, or an event is not this token's; 42704 no such topic or subscriber, 22023 bad argument, 42501 another owner, 25006.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_extend';
@@ -384,8 +384,8 @@ Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: 1 to 1000 (16), limits a subscriber's leased batches with order keys; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
-Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes during an open emit; 42501 not a member of both the present and the new owner; 40001 a lost race; 25006 read-only transaction.$$;
+$$Creates a topic (1 to 100 characters) or changes the named options (null: default), and returns all options. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: 1 to 1000 (16), the limit of a subscriber's leased batches with order keys; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+Errors: 22023 an unknown option or bad value; 55006 lanes while events are pending; 55P03 lanes during an open emit; 42501 not a member of both the present and the new owner; 40001 a lost race; 25006.$$;
 
 CREATE FUNCTION once.topic_get(topic text)
 RETURNS json LANGUAGE c STABLE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_get';
@@ -400,7 +400,7 @@ $$Removes a topic that has no subscribers left. Errors: 55006 it has subscribers
 CREATE FUNCTION once.subscriber_set(topic text, subscriber text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_subscriber_set';
 COMMENT ON FUNCTION once.subscriber_set(text, text, json) IS
-$$Creates a subscriber (1 to 100 characters) for later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the nth retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): the longest lease, and how long ended tokens are remembered. paused (false): takes return no rows. dead_for (no end): how long dead letters are kept.
+$$Creates a subscriber (1 to 100 characters) for later events, or changes the named options (null: default); returns all options. max_attempts: failures until an event is dead (10). backoff_base (1 s), backoff_cap (1 hour): the nth retry waits min(cap, base * 2^(n-1)) * (0.5 to 1). lease (60 s): of a take that names none. max_lease_life (24 hours): limit of a lease, and how long ended tokens are remembered. paused (false): takes return no rows. dead_for (no end): how long dead letters are kept.
 Errors: 42704 no such topic, 22023 an option or value, 42501 another owner, 40001 a lost race, 25006.$$;
 
 CREATE FUNCTION once.subscriber_get(topic text, subscriber text)
@@ -417,7 +417,7 @@ CREATE FUNCTION once.outbox_deliveries(
     topic text, subscriber text, event_id bigint, OUT attempt integer, OUT at timestamptz, OUT kind text, OUT error text)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 3 AS 'MODULE_PATHNAME', 'pg_once_outbox_deliveries';
 COMMENT ON FUNCTION once.outbox_deliveries(text, text, bigint) IS
-$$Lists the failed attempts at an event, the oldest first. They are kept until max_lease_life after the event was acked; those of a dead letter until it is discarded or its dead_for is over. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
+$$Lists the failed attempts at an event, the oldest first. After the event's ack they are kept for max_lease_life. If the event is dead, they are kept until the dead letter is discarded or its dead_for is over. Errors: 42704 no such topic or subscriber, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_dead(
     topic text, subscriber text = 'default', max integer = 100,
@@ -425,19 +425,19 @@ CREATE FUNCTION once.outbox_dead(
     OUT order_key text, OUT payload json, OUT headers json, OUT emitted_at timestamptz)
 RETURNS SETOF record LANGUAGE c STABLE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_outbox_dead';
 COMMENT ON FUNCTION once.outbox_dead(text, text, integer) IS
-$$Up to max (1 to 10000) dead letters of a subscriber, the longest dead first, without letters whose dead_for is over. kind: as given to the last outbox_nack; expired: the event died when its lease expired, so no worker knows that it is dead.
+$$Lists up to max (1 to 10000) dead letters of a subscriber, the earliest died_at first. Letters whose dead_for is over are not listed. kind: as given to the last outbox_nack; expired: the event died when its lease expired, so no worker knows that it is dead.
 Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner.$$;
 
 CREATE FUNCTION once.outbox_redrive(
     topic text, subscriber text = 'default', max integer = 100, event_ids bigint[] = NULL, OUT redriven integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_redrive';
 COMMENT ON FUNCTION once.outbox_redrive(text, text, integer, bigint[]) IS
-$$Makes dead letters due again, at most max (1 to 10000), the longest dead first; event_ids: only these. Returns their number. Attempts count anew; event_id, emitted_at and delivery_key stay. Skips locked letters, and events that are not dead. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+$$Makes up to max (1 to 10000) dead letters due again, the earliest died_at first; event_ids: only these. Returns their number. Attempts count anew; event_id, emitted_at and delivery_key stay. Skips locked letters, and events that are not dead. Errors: 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_discard(topic text, subscriber text, event_ids bigint[], OUT discarded integer)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_discard';
 COMMENT ON FUNCTION once.outbox_discard(text, text, bigint[]) IS
-$$Deletes the named dead letters of a subscriber for good, with the record of their failed attempts, and returns their number. Other subscribers keep theirs. The log keeps a payload until a sweep (outbox_retire) truncates the segment. Events that are not dead are skipped, so a repeated call answers 0.
+$$Deletes the named dead letters of a subscriber for good, with the record of their failed attempts, and returns their number. Other subscribers keep theirs. The log keeps a payload until a sweep (outbox_retire) truncates the segment. Events that are not dead are skipped, so a repeated call returns 0.
 Errors: 42704 no such topic or subscriber, 22023 event_ids is NULL, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_peek(
@@ -454,4 +454,4 @@ CREATE FUNCTION once.topic_list(
     OUT dead bigint)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_topic_list';
 COMMENT ON FUNCTION once.topic_list() IS
-$$A row for each topic and subscriber; of a topic without subscribers one row with NULLs. options: the topic's and the subscriber's, defaults included. lag: age of the oldest event that is due and not acked; NULL: none. depth: events that are not acked; exact while each lane has fewer than 64, else an estimate. dead: dead letters; 2000 means 2000 or more. Writes nothing and does not check owners.$$;
+$$A row for each topic and subscriber; a topic without subscribers has one row with NULLs. options: the topic's and the subscriber's, defaults included. lag: age of the oldest event that is due and not acked; NULL: none. depth: events that are not acked; exact while each lane has fewer than 64, else an estimate. dead: dead letters; 2000 means 2000 or more. Writes nothing and does not check owners.$$;

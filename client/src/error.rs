@@ -9,7 +9,7 @@ use std::iter::successors;
 use deadpool_postgres::PoolError;
 use tokio_postgres::error::DbError;
 
-/// Any error, boxed: the error of the caller's own callbacks.
+/// An error of any type, boxed. The errors of the caller's callbacks are converted to this type.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// The errors of this crate's calls.
@@ -33,7 +33,7 @@ pub enum Error {
     #[error("json: {0}")]
     Json(#[from] serde_json::Error),
     /// The database did not answer within [`Backoff::call_timeout`](crate::Backoff). The server may have carried the
-    /// call out. Repeating the call is safe (an emit needs its `dedupe_key` for that).
+    /// call out. A repeated call is safe, except an emit without a `dedupe_key`.
     #[error("the database did not answer in time")]
     TimedOut,
     /// An error of the caller's own code: from the callback that deletes artifacts, or made with [`Error::other`].
@@ -50,7 +50,7 @@ pub enum Error {
 /// The server's refusal: SQLSTATE, message, detail and hint.
 type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
-/// The kind of an [`Error`]: each kind calls for one reaction.
+/// The kind of an [`Error`]: the caller reacts to all errors of a kind in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -58,7 +58,7 @@ pub enum Kind {
     LeaseLost,
     /// `ON006`: an earlier, committed transaction has made this write, finished the key with this token, or ended an
     /// event that the write names. Roll back this transaction, and continue from the stored state: read it, or claim
-    /// again. If the call was alone in its transaction and repeats one whose answer was lost, the first one succeeded.
+    /// again. If the call is alone in its transaction and repeats a call with a lost answer, the earlier one succeeded.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.
@@ -79,9 +79,9 @@ pub enum Kind {
     /// The database cannot be reached, does not answer in time, has no free connection, is starting or is shutting
     /// down: run the same call again, on another connection.
     Unavailable,
-    /// The database had no room for the call, such as disk or memory (`53…` except `53300`), or cancelled it, such as
-    /// at a `statement_timeout` or `transaction_timeout` (`57014`, `25P04`). The call had no effect. This kind is not
-    /// [retryable](Error::is_retryable), since a retry may make the overload worse. Workers retry after a wait.
+    /// The database ran out of a resource, such as disk or memory (`53…` except `53300`), or it cancelled the call, for
+    /// example at a `statement_timeout` or `transaction_timeout` (`57014`, `25P04`). The call had no effect. A retry
+    /// may make the overload worse, so this kind is not [retryable](Error::is_retryable). Workers retry after a wait.
     Overloaded,
     /// `25006`: this server or this transaction is read-only. Send the call to the primary.
     ReadOnly,
@@ -97,9 +97,9 @@ pub enum Kind {
 
 impl Error {
     /// Wraps any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. The result is of
-    /// [`Kind::Other`], unless the error is a driver's or its `source()` leads to a driver's error, which then decides
-    /// the kind. An error from another PostgreSQL server would be judged in the same way, and the work might run again:
-    /// wrap only the text of such an error.
+    /// [`Kind::Other`], unless the error or one in its `source()` chain is a driver's error: then the driver's error
+    /// decides the kind. An error from another PostgreSQL server would be judged in the same way, and the work might
+    /// run again: wrap only the text of such an error.
     ///
     /// The kind does not show whether another service has carried out a call. If it may have, return
     /// [`Failure::retry`](crate::Failure::retry) or [`Failure::unknown`](crate::Failure::unknown) instead.
@@ -174,7 +174,7 @@ impl Error {
         self.kind() == Kind::Conflict
     }
 
-    /// Whether workers and lease-ending writes retry after this error: also after `ReadOnly`, as in a failover.
+    /// Whether workers and lease-ending writes retry after this error. They retry after `ReadOnly`, as in a failover.
     pub(crate) fn may_pass(&self) -> bool {
         self.is_retryable() || matches!(self.kind(), Kind::Overloaded | Kind::ReadOnly)
     }

@@ -26,7 +26,7 @@ pub type Args<'a> = [(&'a (dyn ToSql + Sync), Type)];
 #[derive(Debug)]
 pub struct Row(Brought);
 
-/// A column of a row: its name, its type, and its value in the binary form of the wire.
+/// A column of a row: its name, its type, and its value in the binary wire format.
 type Column = (String, Type, Option<Vec<u8>>);
 
 #[derive(Debug)]
@@ -36,8 +36,8 @@ enum Brought {
 }
 
 impl Row {
-    /// Makes a row from its columns, for an executor over another driver. Each column has a name, a type, and its
-    /// value in the binary form of the wire.
+    /// Makes a row from its columns, for an executor over another driver. Each column has a name, a type, and a value
+    /// in the binary wire format.
     pub fn of_columns(columns: impl IntoIterator<Item = (String, Type, Option<Vec<u8>>)>) -> Self {
         Self(Brought::Columns(columns.into_iter().collect()))
     }

@@ -5,10 +5,10 @@
 //!
 //! A [`Machine`] declares the states and moves of one of your tables; a [`MachineRow`] is one row of this table.
 //! [`MachineRow::transition`] makes one declared move. [`MachineRow::claim`] leases the row for work that a crash can
-//! interrupt, and [`MachineRow::job`] runs such work item by item. [`Cancel::teardown`] refunds the row's items, has
-//! their artifacts deleted, and only then makes the row `cancelled`.
+//! interrupt, and [`MachineRow::job`] runs such work item by item. [`Cancel::teardown`] refunds the row's items and
+//! calls your code that deletes their artifacts. The row becomes `cancelled` only after that.
 //!
-//! A [`Topic`] takes events that commit with your own writes: call [`Topic::emit`] in your transaction. A
+//! The events of a [`Topic`] commit with your own writes: call [`Topic::emit`] in your transaction. A
 //! [`Subscriber::worker`] delivers them. An [`Inbox`] is for the receiver: each message is handled once, however often
 //! it is delivered.
 //!
@@ -53,8 +53,8 @@
 //!
 //! Every future here may be dropped at any await: by a timeout, a `select!`, a client that hangs up. If a call has been
 //! sent by then, the server may or may not carry it out, as when the network loses an answer. Repeating the call has no
-//! second effect (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). A lease that the dropped call
-//! took stays taken until it expires, unless the same [holder](ClaimOptions::holder) claims again. The helpers
+//! second effect (an emit needs its [`dedupe_key`](EmitOptions::dedupe_key) for that). If the dropped call took a
+//! lease, only the same [holder](ClaimOptions::holder) can claim again before the lease expires. The helpers
 //! ([`Key::run`], the workers) end their leases when their work ends, fails or panics, and when their stop signal
 //! comes. When the helpers are dropped, their leases expire.
 //!
@@ -66,8 +66,8 @@
 //! A call that is dropped or times out ([`Backoff::call_timeout`]) after a second or more closes its pooled connection.
 //! So the pool drops its connections to a vanished server (a failover, a firewall) one by one. `tcp_user_timeout` and
 //! `keepalives_idle` in `tokio_postgres::Config` close all such connections, also those that handlers hold. Give the
-//! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls, too. Connect
-//! with `target_session_attrs=read-write`, or after a failover the pool may keep connections to a standby (`25006`).
+//! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls, too. Without
+//! `target_session_attrs=read-write` the pool may keep connections to a standby after a failover (`25006`).
 
 #![forbid(unsafe_code)]
 

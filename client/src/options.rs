@@ -77,7 +77,7 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// Declares methods of a builder; each sets the field of its name.
+/// Declares methods of a builder. Each method sets the field of the same name.
 macro_rules! setters {
     ($($(#[$doc:meta])* $field:ident: $of:ty,)*) => {$(
         $(#[$doc])*

@@ -104,7 +104,7 @@ impl Backoff {
     /// the tries.
     ///
     /// `call` is one call of this crate, or a whole transaction: anything that may be run again from its beginning. If
-    /// its future is dropped, at a timeout or because `retry` is dropped, the server may or may not have made the call.
+    /// its future is dropped, at a timeout or because `retry` is dropped, the call may or may not have taken effect.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 use crate::{Error, Executor, Key};
 
 const SET: &str = "SELECT once.shard_set(shard => $1, shards => $2)";
-/// One shard more than the server takes.
+/// One more than the largest number of shards.
 const TOO_MANY: usize = 65_537;
 
 /// A pool for each shard: each database holds a fixed slice of the routing values, such as tenants.
@@ -53,8 +53,8 @@ impl<E: Executor> Shards<E> {
         Ok(Self { pools })
     }
 
-    /// Returns the pool for a routing value. That is the part of a key, message or saga before the first `/`
-    /// (`once.shard_set` can set another separator, or route by the scope instead).
+    /// Returns the pool for a routing value. The routing value is the part of a key, message or saga before the first
+    /// `/` (`once.shard_set` can set another separator, or route by the scope instead).
     #[must_use]
     pub fn of(&self, routing: &str) -> &E {
         &self.pools[self.number_of(routing)]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: like the caller's own statements, each statement is prepared once for a connection and then cached. The
 //! first call of a statement on a connection takes two round trips, a later call one (`test_before_acquire` of a pool
-//! adds one). If a call is dropped after a second without an answer, its pooled connection is not used again.
+//! adds one). If a call has no answer for a second and is then dropped, its pooled connection is not used again.
 
 use ::sqlx::encode::{Encode, IsNull};
 use ::sqlx::error::BoxDynError;

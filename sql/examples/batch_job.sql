@@ -6,7 +6,7 @@ CREATE TABLE wallet (
     points   bigint NOT NULL CHECK (points >= 0)
 );
 
--- No CHECK on status: the guard refuses undeclared moves. Only a CHECK would refuse an INSERT in an undeclared status.
+-- status has no CHECK: the guard refuses undeclared moves, but not an INSERT in an undeclared status.
 CREATE TABLE batch_job (
     id               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     customer         text    NOT NULL REFERENCES wallet,

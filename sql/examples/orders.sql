@@ -15,7 +15,7 @@ CREATE TABLE orders (
 GRANT SELECT, INSERT, UPDATE ON orders TO shop;
 
 SELECT once.grant_role('shop', 'use');
--- If a process dies, another can continue after its lease has expired. A working process extends its lease.
+-- When a process has died, its lease expires, and another process can continue. A working process extends its lease.
 SELECT once.scope_set('orders.create', '{"lease": "30 s", "recovery_points": ["created", "charged"]}');
 SELECT once.topic_set('orders', '{"subscribers": ["webhooks"]}');
 SELECT once.subscriber_set('orders', 'webhooks', '{"max_attempts": 12, "backoff_cap": "30 min"}');

@@ -27,7 +27,7 @@ deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
 
 deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
 
-# Lists pg_once's files in Debian's directories, from a package or not. Leaves out the tests' cluster (CLUSTER).
+# Lists pg_once's files in Debian's directories, from a package or not, except those of the test's cluster (CLUSTER).
 ours_on_disk() {
     find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
         -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true
@@ -120,7 +120,7 @@ exit 0
 END
 }
 
-# One entry for this version, and one for each other version that CHANGELOG.md has with a date.
+# One entry for this version, and one for each other version with a date in CHANGELOG.md.
 deb_changelog() {
     local name version date
     name=$(deb_name "$1")

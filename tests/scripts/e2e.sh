@@ -37,7 +37,7 @@ remove_clusters() {
     rm -rf "$1" || note "left behind: $1"
 }
 
-# The longest programs when last measured: they begin first, so that no long program runs alone at the end.
+# The programs that a measurement found to take longest. They begin first, so that none of them runs alone at the end.
 LONGEST="shards teardown janitor nothing_lost kills pages outbox_retire metrics machines guard keys"
 
 # `e2e_programs [--test name ...]`: prints a line with name and file for each test program, the longest first. The

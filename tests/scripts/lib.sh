@@ -10,7 +10,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 cd "$ROOT"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
-# `make test` takes the first of these that is available; `make test-matrix` all, and others that are on this machine.
+# `make test` takes the first of these that is available; `make test-matrix` takes all, and others on this machine.
 ALWAYS_VERSIONS="15 16 18"
 KNOWN_VERSIONS="15 16 17 18"
 # If this version is not tested, `make test-matrix` only compiles for it.
@@ -52,7 +52,7 @@ apt_missing() {
 # Reads the whole output of apt-cache: if sed quit at the first match, apt-cache would fail, and the pipe with it.
 apt_knows() { [ -n "$(apt-cache policy "$1" 2>/dev/null | sed -n '/Candidate: [^(]/p')" ]; }
 
-# Installs those of its arguments that are missing; false if installing is not allowed or fails.
+# Installs those of the named packages that are missing; false if installing is not allowed or fails.
 apt_install() {
     local missing
     can_apt || return 1

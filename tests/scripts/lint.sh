@@ -20,7 +20,7 @@ check() {
     "$@" || findings+=("$name")
 }
 
-# A linked toolchain may lack `cargo fmt`; then that of the toolchain `stable` is used.
+# A linked toolchain may lack `cargo fmt`; then `cargo fmt` of the toolchain `stable` is used.
 format_check() {
     local toolchain=${RUSTUP_TOOLCHAIN:-}
     if ! cargo fmt --version >/dev/null 2>&1; then toolchain=stable; fi

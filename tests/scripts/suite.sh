@@ -12,7 +12,7 @@ setup() {
     need_rust
     need_c_toolchain
     need_cargo_pgrx
-    # Some end-to-end tests connect through PgBouncer. With POOLED=1 most of them do, and the client's tests do.
+    # Some end-to-end tests connect through PgBouncer; with POOLED=1, most end-to-end tests and the client's tests do.
     need_pgbouncer "tests through a pooler cannot run"
     # The tests of metrics load the alert rules with Prometheus, and scrape a database with both exporters.
     local watchers=(prometheus prometheus-postgres-exporter prometheus-sql-exporter)

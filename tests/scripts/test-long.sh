@@ -6,9 +6,9 @@
 #   - ten failovers under load; a dump of ten million rows under load; pg_upgrade by copying and by links;
 #   - 16 shards that are split and moved, script and source killed in each step;
 #   - metrics() among ten million keys and ten million past events;
-#   - reaping a million expired keys of ten million: at most 0.5 GB of WAL and 20 s of CPU; claims meanwhile have
-#     at least 0.8 of the speed and at most twice the p99 of claims without reaping;
-#   - the cost of counting claims, over 20 rounds: no more than the noise between two databases that count none;
+#   - reaping a million expired keys of ten million: at most 0.5 GB of WAL and 20 s of CPU; compared with
+#     claims without reaping, claims beside it have at least 0.8 of the speed and at most twice the p99;
+#   - counting claims, over 20 rounds: it costs no more than the noise between two databases that do not count claims;
 #   - the janitor of sixteen idle databases: at most 0.5 % of a core;
 #   - faults: every function under cancels, kills and changes of the tables, for 25 minutes or 300,000 transactions; a
 #     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a client;
@@ -33,7 +33,7 @@ long_test() {
         cargo test --package pg-once-tests --test "$1" -- --nocapture --test-threads=1 "${more[@]}"
 }
 
-# `bench_of NAME arguments ...`: one measurement of the benchmark; fails if it exceeds its limit; results under NAME.
+# `bench_of NAME arguments ...`: runs the benchmark, with results under NAME; fails if a limit is exceeded.
 bench_of() {
     local out=target/bench/long/$1
     shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make test-matrix: the tests on other versions and installations than that of `make test`. Prints a line for each part
+# make test-matrix: the tests on other versions and installations than those of `make test`. Prints a line for each part
 # with its time, and a table at the end. Arguments: the parts wanted (compile core pooler languages pictures
 # package); without any, all of them.
 #   compile    lints of the client without features, and of the extension for the version that no test runs on

@@ -15,7 +15,7 @@
 
 OUT=$ROOT/target/package
 
-# `expect "what" "wanted" "got"`: the text got must contain the text wanted.
+# `expect "what" "wanted" "got"`: `got` must contain `wanted`.
 expect() {
     case $3 in
         *"$2"*) note "$1: $2" ;;

@@ -20,8 +20,8 @@ impl Store {
         &self.0
     }
 
-    /// Writes an attempt's file for an item, and deletes the files of earlier attempts, which may be dead. A later
-    /// attempt has a greater token: its file stays, even if this attempt has lost its lease without knowing.
+    /// Writes an attempt's file for an item, and deletes the files of earlier attempts, which may be dead. Files of
+    /// later attempts, which have greater tokens, stay: this attempt may have lost its lease without knowing.
     pub fn write(&self, artifact: &str, token: i64, content: &str) -> io::Result<()> {
         let directory = self.0.join(artifact);
         fs::create_dir_all(&directory)?;

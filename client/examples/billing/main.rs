@@ -90,7 +90,7 @@ async fn two_clerks(story: &Story, clerk: &Clerk) -> Result<()> {
     expect("two clerks: closed", made.iter().sum(), 1)
 }
 
-/// The office answers 503, then registers without an answer, then answers.
+/// The office answers 503, then registers but sends no answer, then answers.
 async fn office_in_trouble(story: &Story, clerk: &Clerk, office: &Foreign) -> Result<()> {
     let id = open(story).await?;
     office.trouble(PATH, &[Trouble::Refuse(503), Trouble::NoAnswer]);

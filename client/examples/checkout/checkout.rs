@@ -27,7 +27,7 @@ pub const TABLES: &str = "CREATE TABLE orders (key text PRIMARY KEY, charge text
     CREATE TABLE undone (n bigint GENERATED ALWAYS AS IDENTITY, key text, step text, what text, PRIMARY KEY (key, step))";
 const INSERT: &str = "INSERT INTO orders (key, charge, shipment) VALUES ($1, $2, $3)";
 
-/// An attempt makes each foreign call at most twice; a `Retry-After` of more than `cap` ends the calls.
+/// An attempt makes each foreign call at most twice, and only once if the answer's `Retry-After` is more than `cap`.
 const TRIES: Backoff = Backoff {
     tries: 2,
     base: Duration::from_millis(50),
@@ -60,7 +60,7 @@ pub struct Checkout {
     pub scope: Scope,
     pub receipts: Topic,
     pub undos: Topic,
-    /// For a test in main.rs: dies after the charge, before the charge is recorded.
+    /// Whether the process dies between the charge and its record (for a test in main.rs).
     pub dies: bool,
 }
 

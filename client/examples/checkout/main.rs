@@ -154,8 +154,8 @@ impl Shop {
         Ok(())
     }
 
-    /// The bank answers 503, then 429, which ends the first attempt. In the second attempt the bank charges without an
-    /// answer, and is called again with the same key.
+    /// The bank answers 503, then 429, which ends the first attempt. In the second attempt the bank charges, sends
+    /// no answer, and is called again with the same key.
     async fn bank_in_trouble(&self) -> Result<()> {
         let trouble = [
             Trouble::Refuse(503),
@@ -190,7 +190,7 @@ impl Shop {
         }
     }
 
-    /// The bank does not answer, then says 503, and the customer cancels; only then the first request arrives. Its charge
+    /// The bank does not answer, then says 503, the customer cancels, and then the bank books the first charge: this charge
     /// is refunded, too.
     async fn killed_and_given_up(&self) -> Result<()> {
         let late = Trouble::Late(Duration::from_secs(4));

@@ -21,7 +21,7 @@ const UNDONE: &str =
 /// By the database's clock, which has also set the event's time.
 const IS_OLDER: &str = "SELECT clock_timestamp() - $1::timestamptz >= make_interval(secs => $2)";
 
-/// How long after the abort an unanswered call may still arrive, at most.
+/// Until this time after the abort, an unanswered call may still arrive.
 const ARRIVES_LATE: Duration = Duration::from_secs(3);
 
 pub const REFUNDS: &str = "/refunds";

@@ -113,7 +113,7 @@ impl Foreign {
         }
     }
 
-    /// Makes the effect of a POST, unless it is refused. Returns the answer; `None`: none is sent.
+    /// Makes the effect of a POST, unless it is refused. Returns the answer, or `None` if no answer is sent.
     fn act(&self, path: &str, key: &str, body: Value) -> Option<Response> {
         let mut ledger = self.ledger();
         ledger.requests += 1;

@@ -12,7 +12,7 @@ use deadpool_postgres::{Manager, Pool};
 use pg_once::{Deliver, Delivered, Subscriber, SubscriberOptions, Topic, TopicOptions};
 use tokio_postgres::NoTls;
 
-/// The lease: how soon another worker can go on after one died.
+/// The lease: after this time another worker can go on with the work of a dead worker.
 pub const LEASE: Duration = Duration::from_secs(2);
 
 /// Logs to standard error what `RUST_LOG` selects.

@@ -31,7 +31,7 @@ pub struct Enqueuer {
     pub queue: Pool,
     /// The number of events that were moved.
     pub moved: Arc<AtomicU64>,
-    /// For a test in main.rs: dies after the job is made, before the ack.
+    /// Whether the process dies between the job's commit and the ack (for a test in main.rs).
     pub dies: bool,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p pg-once --example enqueuer -- --database-url postgres://localhost/mydb`, in a database
 //! where `CREATE EXTENSION pg_once` was done. The job runner's table may be in another database, or
-//! belong to another application; it needs a unique key to dedupe by. (A queue without such a key, for
-//! example pgmq, needs a table of the keys that were moved, written in the transaction that enqueues.)
+//! belong to another application; it needs a unique key to dedupe by. (For a queue without such a key, such
+//! as pgmq, store the delivery key in a table of your own, in the transaction that enqueues.)
 //! The program runs these cases: two enqueuers at once; one killed with -9; a queue that is missing; an event that is
 //! no job. It fails unless each event that is a job is enqueued once. `enqueue.rs` is the part to read.
 
@@ -86,7 +86,7 @@ impl Moving {
         expect("jobs, and different ones", self.jobs().await?, (100, 100))
     }
 
-    /// Killed between the job's commit and the ack: the event is delivered again and makes no second job.
+    /// An enqueuer is killed between the job's commit and the ack: its event is redelivered and makes no second job.
     async fn killed(&self) -> Result<()> {
         self.emit(json!({"kind": "render", "args": {"n": 100}}))
             .await?;

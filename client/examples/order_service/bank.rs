@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct Bank {
     http: reqwest::Client,
     url: String,
-    /// Whether the bank makes one charge of many requests with one `Idempotency-Key`.
+    /// Whether the bank makes only one charge for all requests with the same `Idempotency-Key`.
     pub dedupes: bool,
     /// Whether the bank can be asked for the charges of a reference.
     pub can_be_asked: bool,

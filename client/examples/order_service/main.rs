@@ -48,12 +48,12 @@ struct Args {
     /// How long the bank may take, in milliseconds.
     #[arg(long, env = "ORDERS_BANK_TIMEOUT_MS", default_value_t = 1000)]
     bank_timeout_ms: u64,
-    /// Whether the bank makes one charge of many requests with one Idempotency-Key. If not, a retry
-    /// first looks for a charge of an earlier attempt.
+    /// Whether the bank makes only one charge for all requests with the same Idempotency-Key.
+    /// If not, a retry first looks for a charge of an earlier attempt.
     #[arg(long, env = "ORDERS_BANK_DEDUPES", default_value_t = true, action = ArgAction::Set)]
     bank_dedupes: bool,
     /// Whether the bank can be asked for the charges of a reference. If it neither dedupes nor can
-    /// be asked, an order whose charge was not answered is parked.
+    /// be asked, an order is parked if the bank does not answer its charge.
     #[arg(long, env = "ORDERS_BANK_CAN_BE_ASKED", default_value_t = true, action = ArgAction::Set)]
     bank_can_be_asked: bool,
     /// The lease of a key, in milliseconds: how soon another process goes on after this one died.
@@ -66,7 +66,7 @@ struct Args {
     /// The scope of the keys.
     #[arg(long, env = "ORDERS_SCOPE", default_value = "orders.create")]
     scope: String,
-    /// The longest pause of the completer, in milliseconds, between two polls that find no abandoned orders.
+    /// The upper limit of the completer's pause after a poll without abandoned orders, in milliseconds.
     /// The completer runs only if the scope keeps its requests:
     /// select once.scope_set('orders.create', '{"keep_request": true}')
     #[arg(long, env = "ORDERS_COMPLETE_EVERY_MS", default_value_t = 5000)]

@@ -28,8 +28,8 @@ const TABLE: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency
 const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id, \
     made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
-/// How long after an unanswered request the bank may still book the charge, at most. A lookup of the charge before that
-/// proves nothing.
+/// Until this time after an unanswered request, the bank may still book the charge: a lookup without a result proves
+/// nothing.
 const BOOKS_LATE: Duration = Duration::from_secs(1);
 
 /// The body of a `POST /orders`.
@@ -64,7 +64,7 @@ impl By {
     }
 }
 
-/// The state at the recovery point `charged`, which phase 3 reads.
+/// The state stored at the recovery point `charged`. Phase 3 reads this state.
 #[derive(Deserialize, Serialize)]
 struct Charged {
     charge_id: String,

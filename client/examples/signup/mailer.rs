@@ -25,7 +25,7 @@ struct Welcome {
 pub struct Mailer {
     pub pool: Pool,
     pub http: Http,
-    /// For a test in main.rs: dies after the mail is sent, before it is recorded.
+    /// Whether the process dies between the mail and its record (for a test in main.rs).
     pub dies: bool,
 }
 

@@ -118,7 +118,7 @@ impl Service {
         )
     }
 
-    /// The service answers 503, then sends the mail without an answer, then answers.
+    /// The service answers 503, then sends the mail but no answer, then answers.
     async fn provider_in_trouble(&self) -> Result<()> {
         let email = "cyd@example.org";
         let trouble = [Trouble::Refuse(503), Trouble::NoAnswer];

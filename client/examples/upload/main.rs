@@ -135,7 +135,7 @@ impl Service {
         )
     }
 
-    /// A new message about the same content makes no job. New content makes a job, and so does the old content later.
+    /// A new message about the same content makes no job. Each change of the content makes one, also a change back.
     async fn uploaded_again(&self) -> Result<()> {
         let same = self
             .uploads

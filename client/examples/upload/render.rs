@@ -31,7 +31,7 @@ struct Made {
 pub struct Renderer {
     pub pool: Pool,
     pub http: Http,
-    /// For a test in main.rs: dies after the rendition is made, before it is recorded.
+    /// Whether the process dies between the rendition and its record (for a test in main.rs).
     pub dies: bool,
 }
 

@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub struct Bell(Arc<Notify>);
 
 impl Bell {
-    /// Starts the task that sends NOTIFY on `channel`: at most once in each `pause`, for all pokes within it.
+    /// Starts the task that sends NOTIFY on `channel`. All pokes within one `pause` make one NOTIFY.
     pub fn hang(config: Config, channel: String, pause: Duration) -> Self {
         let pokes = Arc::new(Notify::new());
         tokio::spawn(ring(config, channel, pause, Arc::clone(&pokes)));
@@ -35,12 +35,12 @@ impl Bell {
     }
 }
 
-/// Rings for ever; after an error it reconnects.
+/// Rings for ever, on a new connection after each error.
 async fn ring(config: Config, channel: String, pause: Duration, pokes: Arc<Notify>) {
     loop {
         if let Err(error) = ring_on(&config, &channel, pause, &pokes).await {
             tracing::info!(%error, "the bell's connection is gone");
-            // The NOTIFY for the last poke may not have been sent.
+            // Perhaps no NOTIFY was sent for the last poke.
             pokes.notify_one();
         }
         sleep(AGAIN).await;

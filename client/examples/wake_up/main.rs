@@ -3,7 +3,7 @@
 //! `cargo run -p pg-once --example wake_up -- --database-url postgres://localhost/mydb`, in a database where
 //! `CREATE EXTENSION pg_once` was done. An idle worker polls at least once a second by default; a ring (a NOTIFY) is
 //! for events that must be delivered sooner. The program runs three cases (an idle worker is woken; many commits and
-//! few rings; the connections of both ends are cut) and fails if one of them does. `bell.rs` is the part to read.
+//! few rings; the connections of both ends are cut) and fails if one case fails. `bell.rs` is the part to read.
 
 mod bell;
 #[path = "../common/mod.rs"]
@@ -36,7 +36,7 @@ const ASKED: &str = "SELECT (extract(epoch FROM max(query_start)) * 1e6)::bigint
 const CUT: &str =
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
 
-/// The emitting end, and counters. The worker runs in this process, too, but gets events and rings from the database.
+/// The emitter. The worker runs in this process, too, but gets events and rings from the database.
 struct Service {
     story: Story,
     topic: Topic,
@@ -156,7 +156,7 @@ impl Service {
         Ok(())
     }
 
-    /// An event that is emitted after the cut is not missed: both ends reconnect, and each then wakes the worker.
+    /// An event that is emitted after the cut is not missed: each end wakes the worker when it has reconnected.
     async fn both_ends_are_cut(&self) -> Result<()> {
         let client = self.story.pool.get().await?;
         let row = client.query_one(CUT, &[&self.story.name]).await?;

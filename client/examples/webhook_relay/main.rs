@@ -174,7 +174,7 @@ impl Shop {
         expect("and received", self.received("gus"), vec![0])
     }
 
-    /// Killed after the receiver's answer, before the receipt is recorded: the next relay sends the event again.
+    /// A relay is killed between the receiver's answer and the receipt's record: the next relay sends the event again.
     async fn relay_killed(&self) -> Result<()> {
         self.order("hal", 0, true).await?;
         run_until_killed(&self.story, &self.receiver.url).await?;

@@ -21,7 +21,7 @@ pub struct Relay {
     pub http: Http,
     /// The path of the webhooks at the receiver.
     pub path: &'static str,
-    /// For a test in main.rs: dies after the receiver's answer, before the receipt is recorded.
+    /// Whether the process dies between the receiver's answer and the receipt's record (for a test in main.rs).
     pub dies: bool,
 }
 

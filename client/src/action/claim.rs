@@ -55,7 +55,7 @@ impl ActionOptions {
     setters! {
         /// The requester, which selects the claim state and the successful state of the step.
         requester: impl Into<String>,
-        /// The length of the lease, instead of the step's. [`Action::extend`] without a length uses this length again.
+        /// The length of the lease (default: the step's). [`Action::extend`] without a length uses this length again.
         lease: Duration,
         /// The name of this attempt. A repeated claim by the lease's holder gets the same lease, so a claim whose
         /// answer was lost can be repeated. Never use a worker's name: two attempts with one name would both believe

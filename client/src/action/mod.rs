@@ -1,8 +1,8 @@
 //! Owns the noun `action`: work on one row, under a lease, by a worker that may die half-way.
 //!
-//! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`]) and is in the
-//! step's claim state from then on. The holder extends the lease, also in each item's transaction, and so learns of a
-//! cancellation ([`Action::extend`]). It ends the action with [`Action::finish`] in the transaction of its own writes,
+//! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`]) and enters the
+//! step's claim state. The holder extends the lease ([`Action::extend`]), also in the transaction of each item; the
+//! answer shows a cancellation. The holder ends the action in the transaction of its own writes ([`Action::finish`]),
 //! or releases the row ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
 //!
 //! Invariant: extend, finish and release present the action's token. After the lease is lost, they fail with `ON001`,
@@ -52,7 +52,7 @@ pub struct Action {
 /// The answer of [`Action::extend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extended {
-    /// The time left of the lease.
+    /// The remaining time of the lease.
     pub lease_left: Duration,
     /// Whether the row's cancel flag is set. If it is: roll back, release, tear down.
     pub cancelling: bool,
@@ -113,14 +113,14 @@ impl Action {
         self.version
     }
 
-    /// The time left of the lease when the claim was answered.
+    /// The remaining time of the lease when the claim was answered.
     #[must_use]
     pub const fn lease_left(&self) -> Duration {
         self.lease_left
     }
 
     /// Renews the lease from now, and returns whether the row's cancel flag is set. With `None`, the lease gets the
-    /// length that the claim asked for, or else the step's length.
+    /// length that the claim asked for; if the claim asked for none, it gets the step's length.
     ///
     /// Call it first in the transaction of an item's writes: then they commit only if the lease is not lost.
     ///
@@ -160,7 +160,7 @@ impl Action {
     }
 
     /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the transaction of the action's
-    /// last writes, before any write to items or wallets: a refund also locks the row first.
+    /// last writes, before any write to items or wallets: a refund locks the row first and then the items and wallets.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -204,7 +204,7 @@ impl Action {
         })
     }
 
-    /// Releases the row, after a failure or for a teardown; `error` is kept with the lease.
+    /// Releases the row, after a failure or for a teardown. [`MachineRow::lease`] shows `error` as `last_error`.
     ///
     /// # Errors
     /// `ON001` if the lease is lost; `ON006` if the action is finished.
@@ -257,8 +257,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Adopts up to `max` rows; returns their number. A row in a claim state without a lease (loaded, replicated, older
-    /// than the definition) is reverted by the next sweep; a row whose cancel flag was set by hand gets a teardown.
+    /// Adopts up to `max` rows and returns their number. A row in a claim state without a lease (loaded, replicated)
+    /// gets an overdue lease, so the next sweep reverts it. A row whose cancel flag was set by hand gets a teardown.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate or to update the table.

@@ -16,13 +16,13 @@ pub struct ActionRecord {
     pub status: String,
     /// The step of the last claim; `None` without a claim or after a finish.
     pub step_key: Option<String>,
-    /// The requester of that claim.
+    /// The requester of the last claim.
     pub requester: Option<String>,
     /// The name of the attempt that has the row.
     pub holder: Option<String>,
     /// When the row was claimed.
     pub claimed_at: Option<SystemTime>,
-    /// The time left of the lease; zero after it expired.
+    /// The remaining time of the lease; zero after the lease expired.
     pub lease_left: Option<Duration>,
     /// The number of consecutive claims of this step without a finish.
     pub attempts: Option<i32>,

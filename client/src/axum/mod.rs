@@ -1,5 +1,5 @@
-//! Owns running an HTTP request under its key: a layer and extractors for axum, or any other tower stack. Feature
-//! `axum`.
+//! Owns running an HTTP request under its key: a layer for axum or any other tower stack, and extractors for axum.
+//! Feature `axum`.
 //!
 //! Invariants: a handler of POST or PATCH runs only under a lease; once an answer is stored, a retry gets it until the
 //! key's ttl ends, without another run; a handler runs on when its client hangs up.
@@ -63,7 +63,7 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 /// A retry must repeat method, path, query and body. Put the layer outside of `nest`, which shortens the path.
 /// The handler may extract the [`Lease`], and answers in one of two ways:
 ///
-/// - **`Result<Done, Failure>`**, as the work of [`Runner::run`](crate::Runner::run). With
+/// - **`Result<Done, Failure>`**, like the work of [`Runner::run`](crate::Runner::run). With
 ///   [`Done::Stored`](crate::Done::Stored) the handler has stored the answer in the transaction of its own writes.
 ///   After a lost race or connection, or `ON006`, the handler is called again with a new lease.
 /// - **Any response.** It is stored when the handler has returned. If the process dies before that, a retry runs the
@@ -100,13 +100,13 @@ impl<E: Autocommit> Idempotency<E> {
         }
     }
 
-    /// How long a duplicate with `Prefer: wait=5` may wait for the first request's answer, instead of 409 at once.
+    /// How long a duplicate with `Prefer: wait=…` may wait for the first answer. By default it gets 409 at once.
     pub fn longest_wait(mut self, longest_wait: Duration) -> Self {
         self.longest_wait = longest_wait;
         self
     }
 
-    /// The most bytes that a request's body may have, instead of 2 MiB; a longer body gets 413.
+    /// Upper limit of the bytes of a request's body; by default 2 MiB. A longer body gets 413.
     pub fn body_limit(mut self, body_limit: usize) -> Self {
         self.body_limit = body_limit;
         self

@@ -17,7 +17,7 @@ use crate::{Done, Failure, Json, Outcome};
 
 /// The header that marks a stored body as base64; the header itself is never sent.
 const BASE64: &str = "pg-once-base64";
-/// A handler's result, an extension of its response. Extensions must be `Clone`; `Outcome` is not, hence the `Arc`.
+/// A response extension with the handler's result. Extensions must be `Clone`; `Outcome` is not, hence the `Arc`.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Option<Outcome>>>);
 

@@ -27,7 +27,7 @@ impl Amount {
     /// Reads the amount as a number of the caller's choice.
     ///
     /// # Errors
-    /// The error of `T`, if it cannot hold the amount.
+    /// The error of `T`, if `T` cannot hold the amount.
     pub fn parse<T: FromStr>(&self) -> Result<T, T::Err> {
         self.0.parse()
     }

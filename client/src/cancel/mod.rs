@@ -79,7 +79,7 @@ pub struct Refunded {
     pub amount_total: Amount,
     /// Whether some items are still undecided; if so, call again.
     pub remaining: bool,
-    /// The pass for [`Cancel::confirm`]: the number of the last refund that marked items; 1 if none has marked any.
+    /// The pass for [`Cancel::confirm`]: the number of the last refund that marked items; 1 if no refund marked any.
     pub pass: i64,
 }
 
@@ -182,8 +182,8 @@ impl Cancel {
         Refunded::of_row(&self.row.call(exec, REFUND, &own).await?)
     }
 
-    /// Lists a page of the marked items by key; the caller deletes their artifacts. The next page begins after the last
-    /// `item_id`; a page shorter than `max` is the last one.
+    /// Lists a page of the marked items, sorted by key; the caller deletes their artifacts. For the next page, pass the
+    /// last `item_id` as `after_id`. If a page has fewer than `max` items, no page follows it.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for a bad argument.
@@ -208,8 +208,8 @@ impl Cancel {
         value(&self.row.call(exec, CONFIRM, &own).await?)
     }
 
-    /// Makes the terminal move; `patch` sets other columns of the row. Call it in a transaction that wrote no items
-    /// (otherwise it can deadlock). A later call changes nothing and answers [`CancelFinish::Done`].
+    /// Makes the terminal move; `patch` sets other columns of the row. Call it in a transaction that wrote no items:
+    /// after such a write, the call can deadlock. A later call changes nothing and answers [`CancelFinish::Done`].
     ///
     /// # Errors
     /// `ON005` while an item is undecided or the last pass is not confirmed; `ON002` as [`Cancel::refund`].

@@ -14,7 +14,7 @@ use crate::error::BoxError;
 use crate::options::setters;
 use crate::{Autocommit, Backoff, Error, Json, Kind};
 
-/// The most rounds of refund and cleanup in one run: an item that is added late needs another round.
+/// Upper limit of the rounds of refund and cleanup in one run: an item that is added late needs another round.
 const ROUNDS: u32 = 10;
 
 /// The default of [`Teardown::page`].
@@ -48,13 +48,13 @@ impl Cancel {
 
 impl<E: Autocommit> Teardown<'_, E> {
     setters! {
-        /// The most items that one refund marks; by default all items, in one statement.
+        /// Upper limit of the items that one refund marks; by default it marks all items, in one statement.
         max_items: i32,
         /// Other columns of the row to set with the terminal move.
         patch: Json,
     }
 
-    /// The most items for one call of `clean`; by default 1000.
+    /// Upper limit of the items that one call of `clean` gets; by default 1000.
     pub fn page(mut self, items: i32) -> Self {
         self.page = items;
         self
@@ -149,7 +149,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // Returns with undecided items if ten refunds have marked nothing; the next round tries again.
+            // After ten refunds that marked nothing, items may still be undecided; the next round tries again.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

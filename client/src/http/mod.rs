@@ -21,7 +21,7 @@ pub const IDEMPOTENT_REPLAYED: &str = "Idempotent-Replayed";
 /// The response header with the time to wait before a retry, in seconds.
 pub const RETRY_AFTER: &str = "Retry-After";
 
-/// The longest key that a scope takes.
+/// Upper limit of the length of a key, in any scope.
 const MAX_KEY_CHARS: usize = 255;
 const SOON: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ pub struct Answer {
     pub problem: Option<&'static str>,
     /// The body that the work gave.
     pub body: Option<Json>,
-    /// The headers that the work stored with the body, in the work's own form.
+    /// The headers that the work stored with the body. Each work chooses the form of this JSON.
     pub stored_headers: Option<Json>,
 }
 

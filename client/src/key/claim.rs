@@ -67,8 +67,8 @@ impl ClaimOptions {
         /// lost can be repeated. Never use a worker's name or anything that a client sends: two attempts with one name
         /// would share a lease.
         holder: impl Into<String>,
-        /// A SHA-256 of the raw request, for callers that hash it themselves: only the hash is compared. A `request`
-        /// set beside it is not compared; it is stored if the scope has `keep_request`.
+        /// A SHA-256 of the raw request, for callers that hash it themselves: only the hash is compared. If
+        /// `request` is set too, it is not compared; the server stores it if the scope has `keep_request`.
         fingerprint: [u8; 32],
     }
 

@@ -1,8 +1,8 @@
 //! Owns the lease: the right to work on a key, and every write that needs it.
 //!
 //! Invariant: each write presents the lease's token. Once another holder has the key, the write fails with `ON001`,
-//! which rolls back its transaction: so the caller's own writes in that transaction are fenced, too. Recording a phase,
-//! a step's end or an answer again in a later transaction fails with `ON006`.
+//! which rolls back its transaction: so the caller's own writes in that transaction are fenced, too. A call that
+//! records a phase, a step's end or an answer again, in a later transaction, fails with `ON006`.
 
 use std::time::Duration;
 
@@ -79,8 +79,8 @@ impl Lease {
     }
 
     /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the present state). Call
-    /// this in the transaction of the phase's own writes. Renews the lease from now, by `lease` (`None`: by the claim's
-    /// length, or else the scope's), and returns the time left.
+    /// this in the transaction of the phase's own writes. Renews the lease from now for `lease`, and returns the time
+    /// left. If `lease` is `None`, the claim's length is used, or the scope's if the claim named none.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -187,7 +187,7 @@ impl Lease {
         self.call(exec, RELEASE, &own).await.map(drop)
     }
 
-    /// Parks the key: the outcome of a foreign call is unknown, and another attempt could repeat the call.
+    /// Parks the key. Use this if the outcome of a foreign call is unknown and another attempt could repeat the call.
     /// Every claim answers [`Parked`](crate::Claim::Parked) until [`Key::resolve`](crate::Key::resolve).
     ///
     /// ```
@@ -206,8 +206,8 @@ impl Lease {
         self.call(exec, PARK, &own).await.map(drop)
     }
 
-    /// Renews the lease from now, by `lease` (`None`: by the claim's length, or else the scope's). Returns the time
-    /// that was granted: at most what is left of the scope's `max_lease_life`.
+    /// Renews the lease from now for `lease`. If `lease` is `None`, the claim's length is used, or the scope's if the
+    /// claim named none. Returns the granted time, which never ends later than `max_lease_life` after the claim.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

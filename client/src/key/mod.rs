@@ -80,9 +80,9 @@ impl Key {
         value(&only(self.rows(exec, DERIVE, &own).await?)?)
     }
 
-    /// Makes the lease of a dead holder expire now; makes a released key due. The next claim resumes the key, or parks
-    /// it ([`OnExpiry::Park`], `max_attempts`). Until that claim, a holder that is alive after all may write. `false`:
-    /// no lease was alive, and the key did not wait for its retry.
+    /// Makes the lease of a dead holder expire now, or makes a released key due. The next claim resumes the key, or
+    /// parks it because of [`OnExpiry::Park`] or `max_attempts`. Until that claim, a holder that is still alive may
+    /// write. Returns `false` if no lease was alive and the key did not wait for a retry.
     ///
     /// # Errors
     /// `42501` without the right to operate, or if the scope has another owner.

@@ -52,7 +52,7 @@ pub struct KeyRecord {
     pub last_error: Option<String>,
     /// When the key was first claimed.
     pub created_at: Option<SystemTime>,
-    /// The time left of the lease, zero after the lease expired; `None` after the attempt has ended the lease.
+    /// The time left of the lease: zero if the lease has expired, `None` if the attempt has ended it.
     pub lease_left: Option<Duration>,
     /// When the key was finished.
     pub finished_at: Option<SystemTime>,
@@ -98,7 +98,7 @@ impl Key {
         rows.first().map(KeyRecord::of_row).transpose()
     }
 
-    /// Decides on a key parked at this attempt. A repeat in a later transaction changes nothing and fails with `ON006`.
+    /// Decides on this parked attempt. A repeat in a later transaction changes nothing and fails with `ON006`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -115,7 +115,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// `55006` if the key is not parked; `ON001` for another attempt or verdict, or no such key; `ON006` for a repeat.
+    /// `55006` if the key is not parked; `ON001` for an unknown key, another attempt or verdict; `ON006` for a repeat.
     pub async fn resolve<E: Executor>(
         &self,
         exec: &E,

@@ -37,7 +37,7 @@ pub struct Abandoned {
     pub lease: Lease,
     /// The request, if the scope keeps it.
     pub request: Option<Json>,
-    /// The number of the key's shard; set by a completer over shards.
+    /// The number of the key's shard, if a completer over shards took the key.
     pub shard: Option<usize>,
 }
 
@@ -48,7 +48,7 @@ options! {
         lease: Duration,
         /// How long an answer is kept.
         ttl: Duration,
-        /// For how long after the ttl a claim gets [`Claim::Gone`]; zero: the key is new once the ttl is over.
+        /// How long claims get [`Claim::Gone`] after the ttl. With zero, the key is new once the ttl is over.
         gone_for: Duration,
         /// What happens to a key whose lease expired.
         on_expiry: OnExpiry,
@@ -56,7 +56,7 @@ options! {
         retry_after: Duration,
         /// How many attempts a key has before it is parked; `reset` removes the limit.
         max_attempts: i32,
-        /// The longest time from a claim to the end of its lease, however often the lease is extended.
+        /// Upper limit of the time from a claim to the end of its lease, however often the lease is extended.
         max_lease_life: Duration,
         /// Whether the request is kept, for a completer.
         keep_request: bool,
@@ -145,7 +145,7 @@ impl Scope {
         value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
-    /// Takes up to `max` abandoned keys, for completers. A key whose first lease expired is not taken before a sweep.
+    /// Takes up to `max` abandoned keys, for completers. A key whose first lease expired is taken only after a sweep.
     /// Skips keys that are parked, locked or not due. If `holder` has live leases already, returns only their keys.
     ///
     /// ```

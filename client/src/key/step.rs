@@ -29,14 +29,14 @@ pub enum Step {
         derived_key: String,
     },
     /// An earlier attempt began the step and did not record the end: the other side may have acted. If that side
-    /// dedupes by the derived key, call again with that key; if not, first ask it whether it acted, or park. While the
-    /// earlier call may still arrive, "no" proves nothing: ask when it can no longer arrive.
+    /// dedupes by the derived key, call again with that key; if not, first ask it whether it acted, or park. Ask only
+    /// when the earlier call can no longer arrive: before then, the answer "no" proves nothing.
     Again {
         /// The key that the other side may dedupe by; the same on every attempt until a rotate.
         derived_key: String,
         /// How many earlier attempts began the step since its last rotate.
         attempted: i32,
-        /// When the first of them began it: compare this with how long the other side keeps such keys.
+        /// When the first earlier attempt began the step. Compare this with how long the other side keeps derived keys.
         first_at: Option<SystemTime>,
     },
 }
@@ -53,8 +53,8 @@ pub struct StepEnd {
 impl Lease {
     /// Records that a foreign call begins. Commit this record before you make the call.
     ///
-    /// Repeated with the same token before [`Lease::step_done`], `step` gives the same answer, even after the foreign
-    /// call. So before a second foreign call in one attempt, ask the other side if it acted: `step` does not show it.
+    /// Until [`Lease::step_done`], every `step` with the same token gives the same answer, even after the foreign call
+    /// was made. So before a second foreign call in one attempt, ask the other side whether it has acted.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -159,8 +159,8 @@ impl Lease {
             .await
     }
 
-    /// Does what [`Lease::step_done`] does, and registers events: `on_complete` is emitted when the key is completed,
-    /// `on_abort` when the key is aborted, instead of the event of [`Lease::step_with`].
+    /// Does what [`Lease::step_done`] does, and registers events. Completing the key emits `on_complete`; aborting the
+    /// key emits `on_abort` in place of the event of [`Lease::step_with`].
     ///
     /// # Errors
     /// As [`Lease::step_done`]; `42704` if there is no such topic, `42501` if it has another owner.
@@ -182,8 +182,8 @@ impl Lease {
         StepEnd::of_row(&self.call(exec, STEP_DONE, &own).await?)
     }
 
-    /// Gives a step a new derived key, after the other side has cached a refusal under the old key. `from_version` is
-    /// the version to replace (the first is 1); the same call again changes nothing. Returns the present version.
+    /// Replaces a step's derived key. Use this if the other side has cached a refusal under the old key. `from_version`
+    /// is the version to replace (the first is 1); a repeated call changes nothing. Returns the present version.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -197,7 +197,7 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// As [`Lease::step`]; `22023` also for a step that is done, or any version but the present and the previous one.
+    /// As [`Lease::step`]; `22023` also if the step is done, or the version is neither the present nor the previous.
     pub async fn rotate<E: Executor>(
         &self,
         exec: &E,

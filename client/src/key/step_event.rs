@@ -1,6 +1,6 @@
 //! Owns the events of a step. They are emitted when the step's key is completed or aborted.
 //!
-//! Invariant: the payload goes into the event as it is written. The only check is that the payload is one JSON value,
+//! Invariant: the event contains the payload byte for byte. The only check is that the payload is one JSON value,
 //! because other text could add members to the event.
 
 use serde::Serialize;

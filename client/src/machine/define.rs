@@ -71,7 +71,7 @@ impl Machine {
         call(exec, DROP, &[self.as_str()], &[]).await.map(drop)
     }
 
-    /// Lists problems: where the definition does not fit the tables, claim states that no sweep covers, and others.
+    /// Lists problems, such as a table that does not fit the definition, or a claim state that no sweep covers.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -117,7 +117,7 @@ impl Machine {
         exec.query(ASSERT, &[]).await.map(drop)
     }
 
-    /// Turns the guard on or off: triggers on the machine's tables that refuse undeclared changes.
+    /// Turns the guard on or off. Its triggers on the machine's tables refuse undeclared changes.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` if a table is not the caller's.

@@ -79,13 +79,13 @@ impl Transition {
     setters! {
         /// Other columns of the row to set in the same UPDATE: a JSON object.
         patch: Json,
-        /// Also allows the moves of the steps that have no claim state for this requester.
+        /// Also allows the moves of the steps in which this requester has no claim state.
         requester: impl Into<String>,
         /// Moves the row only if it is at this version.
         version: i64,
     }
 
-    /// A move to this status, from any status from which the machine declares it.
+    /// Asks for any declared move to this status.
     pub fn to(status: impl Into<String>) -> Self {
         Self {
             to: status.into(),
@@ -146,8 +146,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Moves many rows to one status in one statement: each row once, locked in the order of the ids. `from` and
-    /// `requester` are as in [`Transition`].
+    /// Moves many rows to one status in one statement. Locks the rows in the order of their ids, and moves each row
+    /// once. `from` and `requester` are as in [`Transition`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

@@ -45,7 +45,7 @@ pub struct Event {
     pub headers: Option<Json>,
     /// When the event was emitted.
     pub emitted_at: SystemTime,
-    /// The number of the event's shard; set by a worker over shards.
+    /// The number of the event's shard, if a worker over shards took the event.
     pub shard: Option<usize>,
 }
 
@@ -57,9 +57,9 @@ pub struct Event {
 pub struct Batch {
     subscriber: Subscriber,
     token: i64,
-    /// The length that the take asked for. A renewal without a length asks for this length again.
+    /// The length of lease that the call of `take` named. A renewal without a length asks for this length again.
     pub(crate) length: Option<Duration>,
-    /// The events, in the order in which they are to be handled; at least one when the batch was taken.
+    /// The events, in the order in which they are to be handled. A batch has at least one event when it is taken.
     pub events: Vec<Event>,
 }
 
@@ -67,7 +67,7 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "return it to the worker"]
 pub enum Acked {
-    /// The worker acks the event after the handler. A closure may return `()` instead of this value.
+    /// The worker acks the event after the handler has returned. A closure may return `()` instead of this value.
     ByWorker,
     /// The handler has acked the event, in the transaction of its own writes: see [`Subscriber::ack`].
     ByHandler,
@@ -142,9 +142,9 @@ impl NackOptions {
 }
 
 impl Subscriber {
-    /// Leases up to `max` (1 to 10000) events to the caller, for `lease` (`None`: the subscriber's lease). Let the call
-    /// commit by itself: keep no transaction open during delivery. Returns `None` if no event can be taken now. More
-    /// events may be due even if the answer has fewer than `max`.
+    /// Leases up to `max` (1 to 10000) events to the caller, for `lease` (`None`: the subscriber's lease). Commit at
+    /// once: keep no transaction open during delivery. Returns `None` if no event can be taken now. More events may be
+    /// due even if the answer has fewer than `max`.
     ///
     /// If the answer of a take is lost, its events are delivered after their lease has expired.
     ///
@@ -249,8 +249,8 @@ impl Batch {
     /// call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of the named events with this token or, with `None`, the last
-    /// events of the batch; `ON001` if the lease is lost, or one of the events left the batch in a nack.
+    /// `ON006` if an earlier transaction has acked one of the named events with this token or, for `None`, has ended
+    /// the batch with an ack; `ON001` if the lease is lost, or one of the events left the batch in a nack.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -299,8 +299,8 @@ impl Batch {
         rows.iter().map(Nacked::of_row).collect()
     }
 
-    /// Renews the lease from now for `lease`; `None` stands for the lease that the take named or, if it named none, the
-    /// subscriber's. Returns the time that was granted: at most what is left of `max_lease_life`.
+    /// Renews the lease from now for `lease`. If `lease` is `None`, uses the length that `take` named, or else the
+    /// subscriber's. Returns the granted time, which never ends later than `max_lease_life` after the take.
     ///
     /// # Errors
     /// `ON006` if this token has ended the batch; `ON001` if the lease is lost.

@@ -37,7 +37,7 @@ pub struct DeadLetter {
     pub attempts: i32,
     /// When it died.
     pub died_at: SystemTime,
-    /// The kind of the last failure: that of the nack, or `expired`.
+    /// The kind of the last failure: the `kind` of the nack, or `expired` if the lease expired.
     pub kind: String,
     /// What went wrong.
     pub error: Option<String>,
@@ -52,8 +52,8 @@ pub struct DeadLetter {
 }
 
 impl Subscriber {
-    /// Lists the failed attempts to deliver an event, the oldest first. Attempts are kept at least `max_lease_life`
-    /// after the event's ack, or until its dead letter is deleted; a redrive keeps them.
+    /// Lists the failed attempts to deliver an event, the oldest first. After an ack they are kept for at least
+    /// `max_lease_life`. Those of a dead event are kept until its letter is deleted; a redrive keeps them.
     ///
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if the topic has another owner.
@@ -67,7 +67,7 @@ impl Subscriber {
         rows.iter().map(FailedDelivery::of_row).collect()
     }
 
-    /// Lists up to `max` (1 to 10000) dead letters, the longest dead first, without letters whose `dead_for` is over.
+    /// Lists up to `max` (1 to 10000) dead letters, the earliest `died_at` first. Omits those whose `dead_for` is over.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_batch.rs"));
@@ -90,8 +90,8 @@ impl Subscriber {
         rows.iter().map(DeadLetter::of_row).collect()
     }
 
-    /// Makes up to `max` (1 to 10000) dead letters due again, the longest dead first; `event_ids`: only these. Returns
-    /// their number. Skips events that are not dead, and letters that are locked.
+    /// Makes up to `max` (1 to 10000) dead letters due again, the earliest `died_at` first. If `event_ids` is given,
+    /// redrives only these. Returns how many it redrove. Skips events that are not dead, and locked letters.
     ///
     /// # Errors
     /// As [`Subscriber::dead`]; `25006` in a read-only transaction.

@@ -35,14 +35,14 @@ pub struct Emitted {
 
 impl EmitOptions {
     setters! {
-        /// Events of one key are delivered one after another, in the order of their ids unless one commits late. A
-        /// failed event delays the later events of its key, so give each subject (such as a user) a key of its own.
+        /// Events of one key are delivered one after another, in the order of their ids, except events that commit
+        /// late. A failed event delays the later events of its key, so give each subject (such as a user) its own key.
         order_key: impl Into<String>,
         /// A second emit with this key, within the topic's `dedupe_for`, emits nothing.
         dedupe_key: impl Into<String>,
         /// A JSON object for the handler, beside the payload.
         headers: Json,
-        /// The shortest time before delivery, more than zero. Not together with an order key.
+        /// The delivery waits at least this long, which must be more than zero. Not allowed with an order key.
         delay: Duration,
     }
 
@@ -56,7 +56,7 @@ impl Topic {
     /// Emits an event to every subscriber of the topic. Call this in the transaction of the writes that the event
     /// reports: the event commits or rolls back with them. The payload is delivered byte for byte.
     ///
-    /// A call repeated after a lost answer may emit a second event: give a [`dedupe_key`](EmitOptions::dedupe_key).
+    /// If a call is repeated, it may emit a second event: give a [`dedupe_key`](EmitOptions::dedupe_key).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));

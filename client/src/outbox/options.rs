@@ -29,7 +29,7 @@ options! {
     TopicOptions {
         /// How long after an emit its `dedupe_key` prevents another emit.
         dedupe_for: Duration,
-        /// The most leased batches with order keys per subscriber; can be changed only while no event is pending.
+        /// Limit of a subscriber's leased batches with order keys. It can change only while no event is pending.
         lanes: i32,
         /// Only this role's members may use the topic.
         owner: &str,
@@ -53,11 +53,11 @@ options! {
         backoff_base: Duration,
         /// The upper bound of the backoff; a nack's `retry_after` may be longer.
         backoff_cap: Duration,
-        /// The lease of a take that names none.
+        /// How long events are leased if the call of `take` names no lease.
         lease: Duration,
-        /// The longest time that a batch can be leased, however often it is extended.
+        /// Upper limit of the time for which a batch is leased, however often its lease is extended.
         max_lease_life: Duration,
-        /// While true, takes return no events; leased events may still be acked or nacked.
+        /// Whether the subscriber is paused: it then gets no events, but leased events can still be acked or nacked.
         paused: bool,
         /// How long dead letters are kept; for ever by default.
         dead_for: Duration,
@@ -116,7 +116,7 @@ impl Topic {
 }
 
 impl Subscriber {
-    /// Creates the subscriber, which gets later events only, or changes its options.
+    /// Creates the subscriber, or changes its options. A new subscriber gets only the events that commit later.
     ///
     /// # Errors
     /// `42704` if there is no such topic; `22023` for a bad option or value; `42501` if the topic has another owner.

@@ -16,9 +16,9 @@ const PEEK: &str = "SELECT * FROM once.outbox_peek(topic => $1, subscriber => $2
 pub struct PendingEvent {
     /// The event.
     pub event_id: i64,
-    /// `ready`; `delayed`; `waiting` behind an event of its order key, or for the batch that holds its lane; `leased`.
+    /// `ready`, `delayed`, `leased`, or `waiting` (behind an event of its order key, or for its lane's batch).
     pub state: String,
-    /// `leased`: when the lease ends; `waiting`: `None`; otherwise when the event is due, or became due.
+    /// When the event becomes due, or became due; if it is leased, when the lease ends; `None` if it is waiting.
     pub due_at: Option<SystemTime>,
     /// The number of the attempt in progress, or else of the next attempt.
     pub attempt: i32,

@@ -1,7 +1,7 @@
 //! Runs one action: the claim, the work in the transaction that finishes the action, and the release.
 //!
-//! Invariant: the work's writes commit at most once, and only together with the finish under the action's lease or,
-//! without a claim state, with the move. If the runner is dropped, the lease expires and a sweep reverts the row.
+//! Invariant: the work's writes commit at most once, in one transaction with the finish under the action's lease, or
+//! with the move if there is no claim state. If the runner is dropped, the lease expires and a sweep reverts the row.
 
 use std::future::Future;
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl ActionRunner {
     /// - Make foreign calls before the first write, while the transaction locks no row. Each call must take less than
     ///   the server's `idle_in_transaction_session_timeout`, as the transaction is open. Send an idempotency key that
     ///   stays the same until the action has finished: the row's id with a value that only a finish changes, such as a
-    ///   count of finished actions (not the version: a claim and its revert change the version, too).
+    ///   count of finished actions. The version does not fit: a claim and its revert change the version, too.
     /// - When the [lease](Self::lease) is lost, the work is stopped ([`Acted::LeaseLost`]).
     /// - After a lost race or connection the work runs again in a new transaction under the same lease, up to
     ///   [`Backoff::tries`](crate::Backoff::tries) times in all. If only the answer of the commit was lost, the work
@@ -119,8 +119,8 @@ impl ActionRunner {
     /// - For a requester without a claim state there is no lease: the work gets `None`, and its transaction moves
     ///   the row [`to`](Self::to) the given status.
     ///
-    /// The transaction locks the row in its last statement. If other transactions of yours write the row and
-    /// then the same tables as the work, lock the row first in the work, `FOR NO KEY UPDATE`. Otherwise the work's
+    /// The transaction locks the row in its last statement. If other transactions of yours write the row and then the
+    /// same tables as the work, lock the row at the start of the work with `FOR NO KEY UPDATE`. Otherwise the work's
     /// transaction and such a transaction may deadlock.
     ///
     /// ```

@@ -21,12 +21,12 @@ pub(super) struct Attempt<'a, E> {
     pub(super) exec: &'a E,
     pub(super) backoff: &'a Backoff,
     pub(super) lease: &'a Lease,
-    /// The least time until the key is due again after a failure; the failure's `retry_after` may be longer.
+    /// The time until the key is due again after a failure; a longer `retry_after` of the failure applies instead.
     pub(super) deferred: Option<Duration>,
 }
 
 pub(super) enum End {
-    /// The request's outcome: ran, aborted, released, parked, or the lease is lost.
+    /// The request's outcome: ran, aborted, released, parked or lease lost.
     Outcome(Outcome),
     /// The key was finished before with this token, for example in a commit whose answer was lost.
     Finished,

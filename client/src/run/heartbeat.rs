@@ -18,7 +18,7 @@ pub(super) trait Leased {
     /// The name of the lease in the log, without payloads.
     fn name(&self) -> String;
 
-    /// The time left of the lease when the claim was answered.
+    /// The remaining length of the lease when the claim was answered.
     fn lease_left(&self) -> Duration;
 
     /// Renews the lease by the length that the claim or take asked for; returns the time left.

@@ -39,10 +39,10 @@ pub use teardown_worker::{TeardownWorker, TornDown};
 pub use test_mode::{Begin, OpenTransaction, TestMode};
 pub use waker::Waker;
 
-/// How often the work runs in one [`Runner::run`], at most, if the database fails during the work.
+/// One [`Runner::run`] runs the work at most this many times, even if the database fails each time.
 const ROUNDS: u32 = 3;
 
-/// The longest reason that the server keeps, in characters.
+/// A longer reason is cut to this many characters.
 const LONGEST_REASON: usize = 10_000;
 
 const UNTRANSLATABLE: &str = "22P05";
@@ -347,7 +347,7 @@ fn cut(text: &str, longest: usize) -> Option<String> {
     Some(kept.collect()).filter(|kept: &String| !kept.is_empty())
 }
 
-/// A wait that the server accepts, and that blocks nothing for long: see `LONGEST_WAIT`.
+/// The wait, not shorter than the server accepts, and cut to `LONGEST_WAIT`.
 fn storable_wait(wait: Duration) -> Duration {
     wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }

@@ -28,7 +28,7 @@ pub enum Failure {
     Retry {
         /// What went wrong; kept with the key.
         error: String,
-        /// The next attempt waits at least this long, up to a day. A completer waits for its backoff if that is longer.
+        /// The time until the key is due again, at most a day. If a completer's backoff is longer, the backoff applies.
         retry_after: Option<Duration>,
     },
     /// The outcome of a foreign call is unknown: the key is parked.

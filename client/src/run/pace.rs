@@ -62,9 +62,9 @@ macro_rules! settings {
         }
     };
     (@lease) => {
-        /// The length of each lease, instead of that of the scope, step or subscriber. While the work runs, the lease
-        /// is extended each time a third of it has passed, and is lost if no extension succeeds before its end. So the
-        /// length decides how soon others notice that this process died, not how long the work may take.
+        /// The length of each lease; the default is set on the scope, step or subscriber. While the work runs, the
+        /// lease is extended each time a third of it has passed, and is lost if no extension succeeds before its end.
+        /// So the length decides how soon others notice that this process died, not how long the work may take.
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
             self.pace.lease = Some(lease);
             self
@@ -106,7 +106,7 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-/// A database that a worker works in; with its number if the worker was made over shards.
+/// A database that a worker works in, and its shard number if the worker was made over shards.
 pub(super) type Place<E> = (Option<usize>, E);
 
 /// Clones the executors: a worker that owns them may be moved into a task.

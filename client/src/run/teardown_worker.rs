@@ -25,7 +25,7 @@ const POLL_EVERY: Duration = Duration::from_secs(5);
 /// How many rows the worker asks for at a time, not counting deferred rows.
 const BATCH: usize = 100;
 
-/// The most rows that one call of the server lists.
+/// The server lists at most this many rows in one call.
 const LONGEST_LIST: usize = 100_000;
 
 /// A worker that tears down pending rows; made by [`Machine::teardown_worker`].
@@ -53,9 +53,9 @@ struct Deferred(HashMap<MachineRow, (u32, Instant)>);
 
 impl Machine {
     /// Prepares to tear down the pending rows: flagged, without a lease, and not in a terminal status. The worker tears
-    /// down one row at a time; its polls are at most 5 s apart. When told to stop, it finishes the running teardown,
-    /// however long that takes; or, with a [`grace`](TeardownWorker::grace), drops the teardown after that time, and
-    /// the next worker repeats it from the start. Each call on the executor must commit by itself.
+    /// down one row at a time; its polls are at most 5 s apart. When told to stop, it finishes the running teardown.
+    /// With a [`grace`](TeardownWorker::grace), it drops the teardown after the grace time, and the next worker repeats
+    /// it from the start. Each call on the executor must commit by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
         self.teardown_worker_in(vec![(None, exec)])
     }
@@ -83,7 +83,7 @@ impl Machine {
 impl<E: Autocommit> TeardownWorker<'_, E> {
     settings!(poll_every grace backoff waker);
 
-    /// How many rows the worker lists at a time (100), from 1 to 100,000.
+    /// How many rows the worker lists at a time: 1 to 100,000, by default 100.
     pub fn batch(mut self, rows: usize) -> Self {
         self.batch = rows.clamp(1, LONGEST_LIST);
         self
@@ -153,7 +153,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
         let mut intake = self.pace.intake(&self.machine, None, &stage);
         let slots = Arc::new(Semaphore::new(1)); // only this loop uses it
         loop {
-            // The server lists deferred rows, too, so the worker adds their number.
+            // The server lists deferred rows, too, so their number is added to the limit.
             let max = (self.batch + deferred.0.len()).min(LONGEST_LIST);
             let max = i32::try_from(max).unwrap_or(i32::MAX);
             let ask = || self.machine.cancel_pending(exec, max);

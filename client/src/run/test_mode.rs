@@ -17,9 +17,9 @@ use crate::{Args, Autocommit, Error, Executor, Row};
 /// An executor that runs any runner inside a test's transaction, which the test rolls back at its end.
 ///
 /// The caller's code writes through the same transaction. Other sessions see none of the writes, so this is for tests
-/// only. A server error aborts the transaction; a transaction that a runner opens is a savepoint, rolled back alone. A
-/// keyed request and a teardown take any connection or transaction. The other runners need a connection in an `Arc`, on
-/// which the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`. An outbox worker then delivers event by event.
+/// only. A runner opens savepoints instead of transactions; a server error outside them aborts the transaction. A keyed
+/// request and a teardown take any connection or transaction. The other runners need a connection in an `Arc`, on which
+/// the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`. An outbox worker then delivers event by event.
 #[derive(Clone, Copy, Debug)]
 pub struct TestMode<E>(pub E);
 

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 /// [`TeardownWorker`](crate::TeardownWorker)), so that new work need not wait for the next poll. Optional: without a
 /// waker the worker finds the work at its next poll.
 ///
-/// Call [`Waker::wake`] after the commit of the event, the key's release or the cancel request; before the commit there
-/// is nothing to find. Many calls while the worker is busy count as one.
+/// Call [`Waker::wake`] after the commit that emits the event, releases the key or requests the cancel; before the
+/// commit there is nothing to find. Many calls while the worker is busy count as one.
 ///
 /// A process that emits for workers in other processes can send one `NOTIFY` for many commits, from a session of its
 /// own. The receiving process then calls `wake` (`examples/wake_up`). A `NOTIFY` in each emitting transaction would

@@ -225,7 +225,7 @@ async fn write(
     transaction: &tokio_postgres::Transaction<'_>,
     table: &str,
 ) -> Result<(), tokio_postgres::Error> {
-    // Another id each time, so that no constraint refuses a second row.
+    // Each call inserts another id, so no constraint refuses a second row.
     let (insert, id) = (
         format!("INSERT INTO {table} VALUES ($1)"),
         uuid::Uuid::new_v4(),

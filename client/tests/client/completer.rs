@@ -278,7 +278,7 @@ async fn a_panic_is_a_failure_of_its_request_and_of_nothing_else() {
     assert!(record.last_error.unwrap().contains("panic"));
 }
 
-/// Chooses the end of each request by its key, and records the ends that the completer reports.
+/// Chooses the outcome of each request by its key, and records the outcomes that the completer reports.
 #[derive(Clone, Default)]
 struct AsNamed(Arc<Mutex<Vec<String>>>);
 

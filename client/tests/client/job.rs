@@ -1,4 +1,4 @@
-//! The job runner: how jobs end, and their items afterwards.
+//! The job runner: the outcomes of jobs and of their items.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -171,7 +171,7 @@ impl Job for Script<'_> {
     }
 }
 
-/// Asserts that the job is done, and each item was paid for once and kept.
+/// Asserts that the job is done, and each item was paid for once and settled as `kept`.
 async fn assert_finished(jobs: &Jobs, outcome: &JobOutcome) {
     assert!(
         matches!(outcome, JobOutcome::Finished { status, .. } if status == "done"),

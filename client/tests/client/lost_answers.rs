@@ -109,7 +109,7 @@ async fn a_phase_whose_transaction_is_sent_twice_commits_once_and_the_work_goes_
                 let phase = || async {
                     let mut client = through.get().await?;
                     let transaction = client.transaction().await?;
-                    // Another id each time, so that no constraint refuses a second row.
+                    // Each run inserts another id, so no constraint refuses a second row.
                     let insert = format!("INSERT INTO {table} VALUES ($1)");
                     transaction
                         .execute(&insert, &[&uuid::Uuid::new_v4()])

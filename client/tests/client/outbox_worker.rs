@@ -1,4 +1,4 @@
-//! The outbox worker delivers every event, those of an order key in order, also after failures.
+//! The outbox worker delivers every event, also after failures, and keeps the order of events with one order key.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -203,7 +203,7 @@ async fn no_more_handlers_run_at_a_time_than_were_asked_for_and_no_more_is_taken
     };
     let shutdown = async {
         until(|| at_work.load(Ordering::SeqCst) == 3).await;
-        // The worker has one batch of five events, of which two wait for a handler; another take gets the other 15.
+        // The worker has a batch of five events: three are in handlers, two wait. Another take gets the other 15.
         let others = topic.default_subscriber().take(&pool(), 100, None).await;
         let others = others.unwrap().unwrap();
         assert_eq!(others.events.len(), 15);
@@ -346,7 +346,7 @@ enum Trouble {
 struct Compensating {
     key: Key,
     trouble: Trouble,
-    /// The number of calls of `dead` and of deliveries of other events.
+    /// Counts the calls of `dead`, and the deliveries of events that are no shipments.
     callbacks: Arc<AtomicUsize>,
 }
 

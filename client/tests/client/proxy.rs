@@ -42,7 +42,7 @@ struct Trouble {
     opened: AtomicUsize,
     /// Connections with a smaller number carry nothing.
     silent: AtomicUsize,
-    /// This many requests close their connection.
+    /// How many of the next requests close their connection.
     away: AtomicUsize,
 }
 

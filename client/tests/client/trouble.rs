@@ -52,7 +52,7 @@ impl Troubled {
         }
     }
 
-    /// Asserts that calls were made after the last one that had to fail.
+    /// Asserts that a call was made after the last call that had to fail.
     fn assert_met(&self) {
         assert!(self.calls.load(Ordering::SeqCst) > self.which.end);
     }

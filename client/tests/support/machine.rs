@@ -1,4 +1,4 @@
-// The tests include this file, and doc examples through doctest_machine.rs. Makes the tables and the machine of
+// The tests include this file, and so does doctest_machine.rs for doc examples. Makes the tables and the machine of
 // sql/examples/batch_job.sql and .json in a fresh schema, with a job of three items at 10 points each and a wallet of
 // 100.
 async fn make_machine(

@@ -77,7 +77,7 @@ async fn asking_goes_on_beyond_the_tries_and_ends_when_the_worker_is_told_to() {
     let mut intake = pace.intake(&"a test", Some(0), &seen);
     let (calls, one) = (Cell::new(0), slots());
     let away = || {
-        // A failure gives the slot to the other shards.
+        // After the first failure the slot is free for the other shards.
         assert_eq!(one.available_permits(), calls.get().min(1));
         calls.set(calls.get() + 1);
         if calls.get() == 5 {

@@ -40,7 +40,7 @@ fn what_is_no_wait_is_none() {
         "Sun, 06 Jan 0000 08:49:37 GMT",
         "Sun, 99999 Nov 1994 08:49:37 GMT",
         "Sunday, 06-Nov-94 08:49:37 GMT",
-        // Nothing to wait for.
+        // Zero, and a time in the past: there is no wait.
         "0",
         "Sun, 06 Nov 1994 08:49:37 GMT",
     ] {

@@ -63,7 +63,7 @@ impl Table {
 
     fn open(name: Name, lock: i32) -> Result<Table> {
         let oid = names::oid_of(name)?;
-        // SAFETY: `oid_of` has looked up the oid in the extension's schema; table_open raises if it cannot open it.
+        // SAFETY: `oid_of` has looked up the oid by its name; table_open raises if the relation cannot be opened.
         let rel = unsafe { pg_sys::table_open(oid, lock) };
         Ok(Table { rel })
     }
@@ -313,7 +313,7 @@ impl Slot {
         }
     }
 
-    /// Reads all columns of the row and returns their number. Not part of `column`, which should be inlined.
+    /// Reads all columns of the row; returns their number. Not part of `column`, which is short enough to be inlined.
     #[cold]
     fn read_all(&self) -> usize {
         // SAFETY: the slot holds a row of its table.

@@ -3,7 +3,7 @@
 use super::{Slot, Snapshot, Table};
 use pgrx::pg_sys;
 
-/// At most this many rows fit on a page: each has a line pointer of 4 bytes and a header of 24; the page's header has 24.
+/// No page has more rows than this: a row has a line pointer of 4 bytes and a header of 24; a page's header has 24.
 const MOST_TUPLES: u16 = ((pg_sys::BLCKSZ - 24) / 28) as u16;
 
 impl Table {

@@ -1,9 +1,9 @@
 //! Values from tables that rarely change (options, topics, the current segment), cached per backend.
 //!
 //! [`Recalled::get`] sees every change that a function of the extension had committed before the call, at any isolation
-//! level: a function that changes the table sends an invalidation message ([`super::tell_all`]). Other backends get the
-//! message before the locks of its transaction are released; its own backend gets it with the next command and on
-//! rollback. Writes by hand, an apply worker or a restore send none, so values are cached for at most [`LONGEST_US`].
+//! level: a function that changes a table sends an invalidation message ([`super::tell_all`]). Other backends get it
+//! before the locks of the transaction are released; this backend gets it with its next command and on rollback. Other
+//! writes (by hand, an apply worker or a restore) send no message, so values are cached for at most [`LONGEST_US`].
 
 use super::{Name, Slot, Table, Watch};
 use crate::clock;

@@ -70,7 +70,7 @@ impl Snapshot {
         })))
     }
 
-    /// Until the result is dropped, this is the snapshot for functions in the CHECKs and indexes of a written table.
+    /// Until the result is dropped, functions in a table's CHECKs and indexes see the rows of this snapshot.
     pub fn activate(&self) -> Active<'_> {
         // SAFETY: a registered snapshot; popped once, or by the end of the (sub)transaction.
         unsafe { pg_sys::PushActiveSnapshot(self.raw()) };

@@ -49,8 +49,8 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// Whether an UPDATE of these columns fires `known` triggers. None if `computes` or `is_in_key` is true, if the table
-    /// is no heap, a partition or a parent, or if it has rules or policies. None also if an UPDATE trigger is neither
+    /// Whether an UPDATE of these columns fires `known` triggers. None if `computes` or `is_in_key` is true, or if the
+    /// table is a partition, a parent or no heap, or has rules or policies. None also if an UPDATE trigger is neither
     /// `known` nor one of the server's own triggers for foreign keys.
     pub fn plain(&self, written: &[i16], known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<bool> {
         // SAFETY: the relation is open, so what its cache entry points at is there.

@@ -178,8 +178,8 @@ until_true() {
 
 # Servers and poolers ---------------------------------------------------------------------------
 
-# `sql CLUSTER DATABASE [SQL]`: bare rows; without an SQL argument, runs the standard input. A commit waits for no
-# standby: the copy of a cluster has none yet.
+# `sql CLUSTER DATABASE [SQL]`: prints bare rows. Without an SQL argument, runs the standard input. A commit waits for
+# no standby: the copy of a cluster has no standbys yet.
 sql() {
     PGOPTIONS="${PGOPTIONS:-} -c synchronous_commit=local" psql -w -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"} 9>&-
 }
@@ -332,7 +332,7 @@ pause() {
     done
 }
 
-# Changes the line of each database in the map, a file that the poolers include, and makes them read it again.
+# Changes the line of each database in the map, and makes the poolers, which include this file, read it again.
 map() {
     local pooler copy found line
     line="^([[:space:]]*\"?($(IFS='|' && echo "${NAMES[*]}"))\"?[[:space:]]*=(.*[[:space:]])?)"

@@ -1,8 +1,8 @@
 //! Owns the completer: it finishes abandoned requests.
 //!
-//! Invariant: a completer takes no more keys than it has free handlers, so the work on each key begins immediately;
-//! only over shards, a key that is taken after a failed take may wait for a handler. A request that fails does not stop
-//! the others. Many completers may work in one scope at once: each key goes to one of them.
+//! Invariant: a completer takes no more keys than it has free handlers, so the work on each key begins immediately.
+//! Exception: over shards, a key that is taken after a failed take may wait for a handler. A request that fails does
+//! not stop the others. Many completers may work in one scope at once: each key goes to one of them.
 
 mod request;
 mod words;
@@ -24,7 +24,7 @@ pub use words::{Complete, Completed, Completion};
 
 const CONCURRENCY: usize = 4;
 
-/// The most keys that the server gives to one take.
+/// The server gives at most this many keys to one take.
 const LARGEST_TAKE: usize = 10_000;
 
 const POLL_EVERY: Duration = Duration::from_secs(5);
@@ -65,8 +65,8 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
 
     /// Takes abandoned keys and finishes their requests, until `shutdown` completes.
     ///
-    /// - A key is abandoned if it was released and is due, or if its lease expired; if that was the key's first lease,
-    ///   the sweep task `key_abandon` must find the key first. `handler` gets the new lease and the stored request, and
+    /// - A key is abandoned if it was released and is due, or if its lease expired. If the first lease expired, the
+    ///   sweep task `key_abandon` must find the key first. `handler` gets the new lease and the stored request, and
     ///   works like the request path: it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the
     ///   handler's result ends the key as in [`Runner::run`](crate::Runner::run).
     /// - After [`Failure::Retry`](crate::Failure), `Failure::Error` or a panic of the handler, the key is released with
@@ -112,8 +112,8 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
     /// ```
     ///
     /// # Errors
-    /// A final error of a take: `42501`, `22023` for a bad lease, a closed pool; of the first take also any other
-    /// refusal, such as `25006` on a standby. Before this returns, all running handlers have ended or been stopped.
+    /// A final error of a take (`42501`, `22023` for a bad lease, a closed pool), or any other refusal of the first
+    /// take, such as `25006` on a standby. Before this returns, all running handlers have ended or been stopped.
     pub async fn run<H: Complete>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -139,7 +139,7 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
             let holder = Uuid::new_v4().to_string();
             let (exec, lease) = (&shared.exec, self.pace.lease);
             let ask = || {
-                // One key for this loop's slot and one for each free slot; only one in all if shards share the slots.
+                // Takes a key for this loop's slot and for each free slot; if shards share the slots, only one key.
                 let others = shared.slots.available_permits().min(LARGEST_TAKE - 1);
                 let free = 1 + shared.shard.map_or(others, |_| 0);
                 let free = i32::try_from(free).unwrap_or(i32::MAX);

@@ -53,7 +53,7 @@ where
     Completed::of(&completion)
 }
 
-/// The failures that the backoff counts: attempts so far minus one, at least 1.
+/// The number of failures for the backoff: the number of earlier attempts, but at least 1.
 fn failures(lease: &Lease) -> u32 {
     u32::try_from(lease.attempt() - 1).unwrap_or(1).max(1)
 }
@@ -96,7 +96,7 @@ impl Completion {
             Self::Released { error, retry_after } => {
                 tracing::warn!(?key, attempt, %error, ?retry_after, "an abandoned request failed");
             }
-            // The attempt and the heartbeat log these, except a lease loss that a write reports.
+            // The attempt or the heartbeat logs these cases, except a lost lease that a write notices.
             Self::Parked { .. } | Self::LeaseLost | Self::Unsettled(_) => {}
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::run::tasks::counted;
 use crate::{Abandoned, Done, Error, Failure, Key};
 
-/// A handler of abandoned requests. A closure `|abandoned: Abandoned| async move { ... }` is a handler with
-/// [`Complete::complete`] alone.
+/// A handler of abandoned requests. A closure `|abandoned: Abandoned| async move { ... }` is a handler that implements
+/// only [`Complete::complete`].
 pub trait Complete: Send + Sync + 'static {
     /// Finishes one request, from the last recovery point. Call the same function as the request path,
     /// with the lease and the stored request.
@@ -15,7 +15,7 @@ pub trait Complete: Send + Sync + 'static {
     /// The future is dropped when the lease is lost, or when it is not done at the end of the completer's grace time.
     fn complete(&self, abandoned: Abandoned) -> impl Future<Output = Result<Done, Failure>> + Send;
 
-    /// Called once for each key that was taken, with the outcome: to count and to alert.
+    /// Called once for each key that was taken, with the outcome. Use this call to count and to alert.
     fn ended(&self, key: &Key, completion: &Completion) {
         let _ = (key, completion);
     }

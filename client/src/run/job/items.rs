@@ -92,7 +92,7 @@ impl<P: Begin, J: Job> Items<'_, P, J> {
             return Ok(false);
         }
         self.job.save(&transaction, item, made).await?;
-        // Until the commit is answered the item may be saved, so its artifact must not be deleted.
+        // Before the commit is answered, the item may already be saved, so its artifact must not be deleted.
         let item = self.at_hand.take();
         let saved = self.watch.commit(transaction).await;
         if matches!(&saved, Err(error) if error.rolled_back()) {

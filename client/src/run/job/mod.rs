@@ -19,8 +19,8 @@ pub use runner::JobRunner;
 ///
 /// The runner works in this order:
 ///
-/// 1. [`next`](Job::next) finds in the database an item that is not done, so that no item that an earlier
-///    holder has saved is repeated.
+/// 1. [`next`](Job::next) finds in the database an item that is not done. An item that an earlier holder has saved is
+///    not repeated.
 /// 2. [`work`](Job::work) does the costly part: the foreign call, the artifact. No transaction is open.
 /// 3. [`save`](Job::save) records that the item is done, in a transaction that commits only while
 ///    the lease is held and the job is not cancelled.
@@ -38,9 +38,9 @@ pub trait Job: Send + Sync {
     /// The result of the work on an item, for [`Job::save`].
     type Made: Send + Sync;
 
-    /// Finds an item that is not done yet; `None` if all items are done. Called first, after each item, and again after
-    /// a lost race or connection, because only the database shows which items are done. The transaction commits before
-    /// the work begins: make no foreign call in it.
+    /// Finds an item that is not done yet; `None` if all items are done. Called at the start, after each item, and
+    /// after a lost race or connection, because only the database shows which items are done. The transaction commits
+    /// before the work begins: make no foreign call in it.
     fn next(
         &mut self,
         transaction: &OpenTransaction,

@@ -12,7 +12,7 @@ pub enum JobFailure {
     /// The row is released, with this reason; the next claim goes on with the remaining items.
     Release(String),
     /// A call failed; `?` makes this. After a lost race or connection the runner tries again from the last commit. A
-    /// lost lease ends the run. Any other error, or that of the last try, is returned after the row is released.
+    /// lost lease ends the run. Any other error, and the error of the last try, is returned after the row is released.
     Error(Error),
 }
 

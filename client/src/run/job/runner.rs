@@ -32,8 +32,8 @@ pub struct JobRunner<'p, P = Pool> {
 }
 
 impl MachineRow {
-    /// Prepares to run this row's job as the action of a step. The runner takes a pool: it opens the items'
-    /// transactions, and its heartbeat may use another connection.
+    /// Prepares to run this row's job as the action of a step. The runner takes a pool, because it opens the items'
+    /// transactions and its heartbeat may use another connection.
     pub fn job<'p, P: Begin>(&self, pool: &'p P, step_key: &str) -> JobRunner<'p, P> {
         JobRunner {
             pool,
@@ -55,9 +55,9 @@ impl<P: Begin> JobRunner<'_, P> {
         self
     }
 
-    /// Before an item, the runner asks whether the job is being cancelled, unless it claimed or extended the lease
-    /// within this time (default 1 s; zero: each time). An item that has begun is worked on to its end; then the
-    /// transaction of [`Job::save`] asks again.
+    /// Before an item, the runner asks whether the job is being cancelled, if the last claim or extension of the lease
+    /// is at least this long ago. The default is 1 s; with zero, the runner asks before each item. An item that has
+    /// begun is worked on to its end; then the transaction of [`Job::save`] asks again.
     pub fn check_every(mut self, time: Duration) -> Self {
         self.check_every = time;
         self

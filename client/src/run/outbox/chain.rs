@@ -21,10 +21,10 @@ pub(super) enum Verdict {
     Failed {
         event: Arc<Event>,
         failure: Undelivered,
-        /// The later events of the order key, which leave the batch with this event.
+        /// The later events of the order key; a nack of this event also removes them from the batch.
         behind: Vec<i64>,
     },
-    /// The worker stops: an event that was not begun or not finished, and the later events of its order key.
+    /// The events released at a stop: an event that is not finished, and the later events of its order key.
     Released(Vec<i64>),
 }
 
@@ -49,7 +49,7 @@ pub(super) fn chains_of(events: Vec<Event>) -> Vec<Chain> {
     chains
 }
 
-/// Handles a chain, in a given slot or in the next free slot. Drops `begun` when it has a slot, or at a stop.
+/// Handles a chain, in a given slot or in the next free slot. Drops `begun` when the chain has a slot, or at a stop.
 pub(super) async fn follow<P: Begin, H: Deliver>(
     shared: Arc<Shared<P, H>>,
     chain: Chain,

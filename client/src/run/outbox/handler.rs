@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::outbox::KIND;
 use crate::{Acked, Error, Event, Failure, OpenTransaction};
 
-/// A handler of a subscriber's events. A closure `|event: Event| async move { ... }` is a handler with
-/// [`Deliver::deliver`] alone.
+/// A handler of a subscriber's events. A closure `|event: Event| async move { ... }` is a handler that implements only
+/// [`Deliver::deliver`].
 pub trait Deliver: Send + Sync + 'static {
     /// Delivers one event. An earlier attempt may have delivered it already: send its
     /// [`delivery_key`](Event::delivery_key) as the `Idempotency-Key`, or ack the event in the transaction of your
@@ -57,7 +57,7 @@ where
 pub enum Undelivered {
     /// The event is retried, until the subscriber's `max_attempts` are used up.
     Retry {
-        /// The kind of the failure, by which the metrics count, such as `timeout`. (`released`, `never` and
+        /// The kind of the failure, such as `timeout`; the metrics count failures by kind. (`released`, `never` and
         /// `expired` have other meanings: a failure with one of these kinds, or an empty kind, counts as `error`.)
         kind: String,
         /// What went wrong.

@@ -30,7 +30,7 @@ const CONCURRENCY: usize = 8;
 
 const BATCH: i32 = 10;
 
-/// The most events that the server gives to one take.
+/// The server gives at most this many events to one take.
 const LARGEST_BATCH: i32 = 10_000;
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ impl Subscriber {
 impl<P: Begin> OutboxWorker<P> {
     settings!(concurrency lease poll_every grace backoff waker);
 
-    /// How many events are taken at a time (10), from 1 to 10,000. Larger batches cost the database less, smaller
+    /// How many events are taken at a time: 1 to 10,000, by default 10. Larger batches cost the database less, smaller
     /// batches are shared more evenly among workers.
     pub fn batch(mut self, events: i32) -> Self {
         self.batch = events.clamp(1, LARGEST_BATCH);
@@ -143,8 +143,8 @@ impl<P: Begin> OutboxWorker<P> {
     /// ```
     ///
     /// # Errors
-    /// A final error of a take: `42704`, `42501`, `22023`, a closed pool; of the first take also any other refusal,
-    /// such as `25006` on a standby. Before this returns, the worker finishes or releases the events that it holds.
+    /// A final error of a take (`42704`, `42501`, `22023`, a closed pool), or any other refusal of the first take, such
+    /// as `25006` on a standby. Before this returns, the worker finishes or releases the events that it holds.
     pub async fn run<H: Deliver>(
         self,
         shutdown: impl Future<Output = ()>,
@@ -164,8 +164,8 @@ impl<P: Begin> OutboxWorker<P> {
         shared: &Arc<Shared<P, H>>,
         batches: &Tasks<Delivered>,
     ) -> Result<(), Error> {
-        // The lease's length is read once, for all takes and heartbeats. This query has an intake of its own: in one
-        // intake with the takes, a standby's answer to the query would let the worker go on after a refused first take.
+        // The lease's length is read once, for all takes and heartbeats. This query has an intake of its own: a standby
+        // answers the query, and an intake that was answered would go on after a refused first take.
         let (pace, subscriber) = (&self.pace, &self.subscriber);
         let intake = || pace.intake(subscriber, shared.shard, &shared.stage);
         let ask = || subscriber.granted_lease(&shared.exec, pace.lease);

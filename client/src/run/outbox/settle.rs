@@ -1,8 +1,8 @@
 //! Owns the acks and nacks of a batch's events.
 //!
-//! Invariant: one call at a time for a batch, each retried until it is answered; ON006 counts as success. An event
-//! that its handler has acked counts as delivered, whatever the handler returns. The writes of the handler's `dead`
-//! commit once, together with the event's death.
+//! Invariant: the calls for a batch are made one at a time, and each is retried until it is answered; ON006 counts as
+//! success. An event that its handler has acked counts as delivered, whatever the handler returns. The writes of the
+//! handler's `dead` commit once, together with the event's death.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::executor::only;
 use crate::outbox::KIND;
 use crate::{Batch, Begin, Error, Event, Kind, NackOptions, Nacked};
 
-/// How many verdicts are read at a time, at most.
+/// At most this many verdicts are read at a time.
 const MOST: usize = 1000;
 
-/// The longest kind that the server takes, in characters.
+/// The server's limit for the length of a kind, in characters.
 const LONGEST_KIND: usize = 100;
 
 /// Kinds with a meaning of their own.
@@ -127,7 +127,7 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
     }
 
     /// Ends events in one call. ON006 means that one of them was ended before; then each event gets a call of its own.
-    /// A nack of one event also ends the later events of its order key: a call for one of these gets the error `left`.
+    /// A nack of one event also ends the later events of its order key: a call for a later event gets the error `left`.
     async fn end<'i, T, F, Fut>(&self, ids: Ids<'i>, left: Kind, call: F) -> Result<(), Error>
     where
         F: Fn(Ids<'i>) -> Fut,
@@ -272,8 +272,8 @@ impl Undelivered {
     }
 }
 
-/// A kind with which a nack counts a failed attempt: `kind`, cut to the longest length, or `error` if `kind` is empty
-/// or reserved (`released` counts no attempt, `never` makes the event dead at once, the server refuses `expired`).
+/// The kind for the nack of a failed attempt: `kind`, cut to `LONGEST_KIND`, or `error` if `kind` is empty or reserved.
+/// `released` counts no attempt, `never` makes the event dead at once, and the server refuses `expired`.
 fn kind_of(kind: &str) -> String {
     let kept = cut(kind, LONGEST_KIND).filter(|kept| !RESERVED.contains(&kept.as_str()));
     kept.unwrap_or_else(|| KIND.to_owned())

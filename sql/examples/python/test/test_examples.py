@@ -22,9 +22,9 @@ ADMIN_URL = os.environ["PG_ONCE_ADMIN_URL"]
 # Processes that start with the libraries imported: the import takes longer than an example.
 WARM = multiprocessing.get_context("forkserver")
 WARM.set_forkserver_preload(["pg_once", "sqlalchemy", "fastapi", "httpx"])
-# The most lines of a program, without its docstring and empty lines.
+# A program may have at most this many lines, without its docstring and empty lines.
 MOST_LINES = {"ride": 30, "debit": 24, "signup": 40, "billing": 20, "batch_job": 40, "fundings": 36}
-# The most lines that idempotency may add; they are marked with `# once`.
+# Idempotency may add at most this many lines; they are marked with `# once`.
 MOST_MARKED = {"api": 3, "billing": 5, "debit": 3}
 
 

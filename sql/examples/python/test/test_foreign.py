@@ -167,7 +167,7 @@ class Engines(unittest.TestCase):
         self.assertEqual([pay(key, customer=key).body for _ in range(2)], ["1", "1"])
         self.assertEqual(scalar("SELECT count(*) FROM payment_made WHERE customer = %s", key), 1)
         self.assertEqual(engine.pool.checkedout(), 0)
-        # Other users of the engine get no connection in autocommit mode.
+        # The connections that other users of the engine get are not in autocommit mode.
         with engine.connect() as held:
             self.assertFalse(held.connection.driver_connection.autocommit)
 

@@ -8,7 +8,8 @@ if the application stores the answer in its own transaction:
 
     await current(request).complete(session, 201, body)
 
-Without it, a retry after a crash between the two COMMITs repeats the request; its writes and calls must then dedupe.
+Else a retry after a crash between the application's COMMIT and the answer's repeats the request: the application's
+writes and calls must dedupe.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
 NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding"}
 # Answers 4xx of the application that are not stored.
 NOT_FINAL = NOT_REFUSED - {404, 405}
-# Sent with the first answer, and never replayed.
+# Headers that the first answer has and a replay lacks.
 ONLY_FIRST = {"set-cookie"}
 
 
@@ -55,7 +56,7 @@ class Idempotency:
     name: the pg_once scope, or a function that returns it for an ASGI scope. Method, path and query belong to the
     request, so the same key with another path is 422.
     required: whether a request without the header is 400; if not, the application handles it without a key.
-    wait: seconds for which a duplicate waits for the first one's answer; without it the duplicate is 409.
+    wait: seconds for which a duplicate waits for the first request's answer, before it gets 409.
     longest_wait: the longest wait that a client can ask for, by `Prefer: wait=5`.
     """
 
@@ -118,10 +119,7 @@ class Idempotency:
             return told, []
 
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
-        """Runs the application. Stores its answer or releases the key, unless the application has stored an answer.
-
-        An answer that the application has stored may have been rolled back.
-        """
+        """Runs the application. Stores its answer or releases the key, unless the application committed an answer."""
         # The server's extensions are withheld: with one, the application could send a file, which cannot be stored.
         answer = await _run_app(self.app, {**scope, "extensions": {}, LEASE: lease}, body, once)
         if lease.answers:

@@ -22,7 +22,7 @@ class OnceError(Exception):
 
     @property
     def lasting(self) -> bool:
-        """Whether the error ends a worker, since waiting cannot help: a missing object or right, a wrong argument."""
+        """Whether waiting cannot help: a missing object or right, a wrong argument. Such an error ends a worker."""
         return (self.sqlstate or "").startswith(("22", "3F", "42"))
 
 
@@ -72,7 +72,7 @@ class Unavailable(OnceError):
     retryable = True
 
 
-# SQLAlchemy's code of the error that its pool has no connection left.
+# SQLAlchemy's error code: no connection of the pool is free.
 NO_CONNECTION = "3o7r"
 _BY_SQLSTATE: dict[str, type[OnceError]] = {
     "ON001": LeaseLost,

@@ -4,7 +4,7 @@ The first argument of every call is the object to run on:
 
     lease.complete(conn, 201, body)         a psycopg connection: one statement in its transaction, if any
     lease.complete(session, 201, body)      an SQLAlchemy Session: in its transaction
-    lease.complete(pool, 201, body)         a pool: a connection of its own, repeated until it is answered
+    lease.complete(pool, 201, body)         a pool: takes a connection, and repeats the call until it is answered
     lease.complete(engine, 201, body)       an SQLAlchemy Engine: the same, with the engine's pool
     await lease.complete(apool, 201, body)  the same for an async connection, session, pool or engine
 """

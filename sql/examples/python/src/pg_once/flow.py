@@ -69,7 +69,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Alone:
-    """Whether each call has its own connection, so that the call may be repeated: false on the caller's connection."""
+    """Whether each call gets a connection of its own and may be repeated: false on the caller's connection."""
 
 
 Effect = Query | Transaction | Invoke | Under | Pause | Alone
@@ -100,7 +100,7 @@ def repeated(effect: Effect, tries: int, again: tuple[type[OnceError], ...]) -> 
 
 
 def ask(sql: str, tries: int = 8, /, **arguments: object) -> Flow[list[Any]]:
-    """One call of pg_once. On a pool, sent until answered, up to `tries` times; if tries > 1, it must be repeatable."""
+    """One call of pg_once. A pool repeats it until answered, up to `tries` times; tries > 1 needs a repeatable call."""
     rows: list[Any] = yield from repeated(Query(sql, arguments), tries, (Conflict, Unavailable))
     return rows
 
@@ -116,10 +116,10 @@ def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
 
 
 def in_transaction(body: Callable[[Any], Flow[T]], unanswered: bool = False) -> Flow[T]:
-    """One transaction, again after 40001, 40P01 and 55P03, which roll back for sure.
+    """Runs body in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
 
-    unanswered: again after a lost connection, too, although the COMMIT may have been carried out. Then the repeat
-    must write nothing; a fenced write ensures this, because its AlreadyDone rolls the repeat back.
+    unanswered: runs it again after a lost connection, too, although the COMMIT may have been carried out. Then the
+    repeat must write nothing; a fenced write ensures this, because its AlreadyDone rolls the repeat back.
     """
     again = (Conflict, Unavailable) if unanswered else (Conflict,)
     result: T = yield from repeated(Transaction(body), 8 if unanswered else 5, again)

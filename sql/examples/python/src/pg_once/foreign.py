@@ -40,7 +40,7 @@ class Unknown(Exception):
 
 
 def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates a function that calls another service once: repeats it while that can help, up to `tries` calls in all.
+    """Decorates a function that makes one call to another service: repeats it while that can help, up to `tries` calls.
 
         @foreign_call(dedupes=True)
         def charge(derived_key, cents):

@@ -33,7 +33,7 @@ def problem(status: int, title: str, after: float | None = None) -> Answer:
 
 
 def key_of(user: str, value: str) -> str:
-    """The key for a user's value. `/` in a user's name becomes %2F, so no user reaches the keys of another."""
+    """The key `<user>/<value>`. A `/` in the user's name becomes %2F, so no user reaches the keys of another."""
     return user.replace("%", "%25").replace("/", "%2F") + "/" + value
 
 
@@ -70,7 +70,7 @@ def retry_after(value: str | None) -> float | None:
 
 
 def wait_of_header(value: str | None, longest: float) -> float:
-    """How long a client is ready to wait for the answer: the seconds of `wait` in its Prefer header, up to longest."""
+    """How long a client will wait for the answer: the seconds of `wait` in its Prefer header, up to `longest`."""
     for preference in (value or "").split(","):
         # Parameters may follow after a semicolon.
         name, given, seconds = preference.split(";")[0].partition("=")

@@ -40,7 +40,7 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# NULL: the transaction is open. So is one with an id from xmax on, for which the log may have no status yet.
+# NULL: the transaction is open. An id from xmax on counts as open, too: the log may have no status for it yet.
 COMMITTED = """
 SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
             THEN nullif(pg_xact_status(%(transaction)s::xid8), 'in progress') = 'committed' END AS committed"""

@@ -152,7 +152,7 @@ class Subscriber:
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """Returns how many it acked (0 if unknown after a lost answer). In a transaction, ack before calls on keys."""
+        """Returns the number acked (0 if unknown after a lost answer). Call it before a transaction's calls on keys."""
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
         return told[0].acked if told else len(event_ids or ())
 
@@ -214,13 +214,13 @@ def work(
 ) -> Flow[None]:
     """A worker: takes batches and delivers their events one after another. Several may run at once.
 
-    deliver(event), or with here=True handle(conn, event) in the transaction of the ack: its writes are made once.
+    Calls deliver(event), or with here=True handle(conn, event), whose writes are committed once, with the ack.
     Either may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the event is dead). Any other
     error fails this event alone. deliver may ack its event itself, in a transaction of its own.
     stop: once set, the worker finishes the present event and gives the rest of the batch back. Without stop it ends
     when nothing is due, and after an error of the database; with stop, only `lasting` errors end it.
     lease: seconds after which another worker continues if this one died.
-    poll: the most seconds that an idle worker waits.
+    poll: limit on the pause of an idle worker, in seconds.
     """
     failures, idle = 0, 0.05
     while not (stop and stop.is_set()):
@@ -251,7 +251,7 @@ def work(
 def _batch(
     subscriber: Subscriber, events: list[Event], deliver: Callable[..., Any], here: bool, stop: Any
 ) -> Flow[None]:
-    stuck: set[str] = set()  # order keys with a failed event: their later events left the batch with it
+    stuck: set[str] = set()  # order keys with a failed event: the nack took their later events out of the batch
     for place, event in enumerate(events):
         if event.order_key in stuck:
             continue

@@ -21,7 +21,7 @@ from .foreign import Refused, Retry, Unknown
 from .http import Answer, problem
 from .key import Claim, InProgress, Lease, Mismatched, Parked, Replayed, claim, give_back, take_abandoned
 
-ROUNDS = 3  # the most calls of the work in one `run`, if the database fails meanwhile
+ROUNDS = 3  # limit on the calls of the work in one `run`, if the database fails meanwhile
 
 Work = Callable[[Lease], Answer | Awaitable[Answer]]
 FlowOfWork = Callable[[Lease], Flow[Answer]]
@@ -62,7 +62,7 @@ def run_failing_open(
     *,
     wait: float = 0,
 ) -> Flow[Answer]:
-    """Like `run`, but calls work(None) if the database is unreachable, so that the key cannot be claimed.
+    """Like `run`, but calls work(None) if the key cannot be claimed because the database is unreachable.
 
     Then nothing is idempotent: a retry repeats the work. on_open(error) is called for each such request, to count them.
     """
@@ -104,7 +104,7 @@ def _rounds(ask_for: Callable[[], Flow[Claim]], work: FlowOfWork, wait: float) -
 def complete_abandoned(
     scope: str, work: Work, stop: Any = None, *, lease: Seconds = None, poll: float = 10
 ) -> Flow[int]:
-    """The completer: finishes keys that no client retries, until stop is set. Without stop, only keys that are due now.
+    """The completer: finishes keys that no client retries, until stop is set, or without stop until no key is due.
 
     It takes one key at a time; any number of completers may run beside each other. A key that fails is due again after
     half a second to a second, then after longer each time, up to five minutes; later if Retry names a longer time.
