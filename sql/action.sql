@@ -78,7 +78,7 @@ CREATE FUNCTION once.action_claim(
     OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, "any", text, text, interval, text, bigint) IS
-'action_claim for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'action_claim for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_extend(
     machine text, id text, token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
@@ -91,7 +91,7 @@ CREATE FUNCTION once.action_extend(
     machine text, id "any", token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, "any", bigint, interval) IS
-'action_extend for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'action_extend for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
@@ -104,7 +104,7 @@ CREATE FUNCTION once.action_finish(
     machine text, id "any", token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, "any", bigint, json) IS
-'action_finish for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'action_finish for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
@@ -117,7 +117,7 @@ CREATE FUNCTION once.action_release(
     machine text, id "any", token bigint, error text = NULL, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
-'action_release for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'action_release for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_expire(machine text, id text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
@@ -128,7 +128,7 @@ Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the mac
 CREATE FUNCTION once.action_expire(machine text, id "any")
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, "any") IS
-'action_expire for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'action_expire for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
@@ -151,7 +151,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, "any") IS
-'action_get for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'action_get for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_list(
     machine text = NULL, max integer = 1000,

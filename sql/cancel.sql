@@ -74,7 +74,7 @@ Errors: 42704 no such machine; 22023 the machine declares no cancel; ON002 a tri
 CREATE FUNCTION once.cancel_request(machine text, id "any", OUT outcome text, OUT status text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
 COMMENT ON FUNCTION once.cancel_request(text, "any") IS
-'cancel_request for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'cancel_request for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id text, max_items integer = NULL,
@@ -91,7 +91,7 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, "any", integer) IS
-'cancel_refund for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'cancel_refund for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_items(
     machine text, id text, after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
@@ -104,7 +104,7 @@ CREATE FUNCTION once.cancel_items(
     machine text, id "any", after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_items';
 COMMENT ON FUNCTION once.cancel_items(text, "any", text, integer) IS
-'cancel_items for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'cancel_items for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_confirm(machine text, id text, pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
@@ -115,7 +115,7 @@ Errors: ON002 as cancel_refund; 22023 cancel_refund never returned this pass; 42
 CREATE FUNCTION once.cancel_confirm(machine text, id "any", pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
 COMMENT ON FUNCTION once.cancel_confirm(text, "any", bigint) IS
-'cancel_confirm for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'cancel_confirm for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_finish(
     machine text, id text, patch json = NULL,
@@ -130,7 +130,7 @@ CREATE FUNCTION once.cancel_finish(
     OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, "any", json) IS
-'cancel_finish for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'cancel_finish for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_pending(
     machine text, max integer = 100,
@@ -153,4 +153,4 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, "any") IS
-'cancel_audit for an id that is not text, of any type that prints as one value: bigint, numeric, uuid, ... An array or a row raises 22023.';
+'cancel_audit for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';

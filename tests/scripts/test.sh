@@ -40,7 +40,7 @@ for version in "${VERSIONS[@]}"; do
     if wanted e2e || wanted client; then built "$version" dev; fi
     if wanted e2e; then
         part "the install and upgrade scripts" bash tests/scripts/pgspot.sh "$CARGO_TARGET_DIR/stage/$version/extension"
-        # The matrix runs `shards`, which moves shards from an older server to a newer one.
+        # Only the matrix has the second server that the program `shards` needs.
         E2E_WITHOUT=shards part "end-to-end tests, PostgreSQL $version" e2e_tests "$version"
     fi
     if wanted client; then part "the client's tests, doctests and examples, PostgreSQL $version" client_tests "$version"; fi

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 pub(super) struct Panic(Box<dyn Any + Send>);
 
 impl Panic {
-    /// Resumes the panic, after the key or row was released.
+    /// Resumes the panic. The caller has released the key or row before.
     pub(super) fn resume(self) -> ! {
         resume_unwind(self.0)
     }

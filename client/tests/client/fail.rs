@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pg_once::{Backoff, Failure, Kind, Outcome, Response, Scope};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio_postgres::Config;
 
 use crate::support::{QUICK, fresh_key, pool, pool_to};
@@ -15,20 +15,22 @@ const HASTY: Backoff = Backoff {
     ..QUICK
 };
 
-/// An address on which nothing listens: its port was free a moment ago.
-async fn nobody_there() -> Config {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+/// An address on which nothing listens. The socket, which does not listen, keeps the port from others.
+fn nobody_there() -> (TcpSocket, Config) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let mut config = Config::new();
     config
         .host("127.0.0.1")
-        .port(listener.local_addr().unwrap().port())
+        .port(socket.local_addr().unwrap().port())
         .user("nobody");
-    config
+    (socket, config)
 }
 
 #[tokio::test]
 async fn without_a_database_a_request_fails_closed() {
-    let pool = pool_to(nobody_there().await);
+    let (_socket, config) = nobody_there();
+    let pool = pool_to(config);
     let run = fresh_key()
         .run(&pool)
         .backoff(HASTY)
@@ -42,7 +44,8 @@ async fn without_a_database_a_request_fails_closed() {
 
 #[tokio::test]
 async fn without_a_database_a_request_fails_open_where_that_was_chosen_and_each_time_is_told() {
-    let pool = pool_to(nobody_there().await);
+    let (_socket, config) = nobody_there();
+    let pool = pool_to(config);
     let told = AtomicU32::new(0);
     let runner = || {
         fresh_key().run(&pool).backoff(HASTY).fail_open(|error| {

@@ -70,7 +70,8 @@ fn not_accepted(message: &Entry) -> Error {
         .hint("Call inbox_accept first, in the same transaction.")
 }
 
-/// Refuses a verdict if another transaction accepted the message: duplicates may have been answered without a verdict.
+/// The error of a verdict for a message that another transaction has accepted: since its commit, duplicates may have
+/// been answered without a verdict.
 fn not_ours(message: &Entry) -> Error {
     let lost = format!("{} was accepted by another transaction", message.named());
     Error::new(Kind::LeaseLost, lost)

@@ -127,7 +127,8 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
     }
 
     /// Ends events in one call. ON006 means that one of them was ended before; then each event gets a call of its own.
-    /// A nack of one event also ends the later events of its order key: a call for a later event gets the error `left`.
+    /// A nack of one event also ends the later events of its order key. A call for one of these gets an error of kind
+    /// `left`, which counts as success.
     async fn end<'i, T, F, Fut>(&self, ids: Ids<'i>, left: Kind, call: F) -> Result<(), Error>
     where
         F: Fn(Ids<'i>) -> Fut,
