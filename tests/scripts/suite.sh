@@ -59,7 +59,7 @@ db_tests() {
 built() { part "build ($2) and install, PostgreSQL $1" install_extension "$(private_pg_config "$1")" "$2"; }
 
 # `e2e_tests version [--test name ...]`; with POOLED=1 their sessions go through PgBouncer in transaction mode, except
-# where a test asks for a session of its own. Tests of pg_upgrade upgrade from the oldest version.
+# where a test asks for a session of its own. Tests of pg_upgrade begin with the oldest version.
 e2e_tests() {
     local config
     config=$(private_pg_config "$1")

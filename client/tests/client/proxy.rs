@@ -40,7 +40,7 @@ struct Trouble {
     cut: Mutex<Option<Cut>>,
     lost: AtomicUsize,
     opened: AtomicUsize,
-    /// Connections with a smaller number carry nothing.
+    /// The first so many connections carry nothing.
     silent: AtomicUsize,
     /// How many of the next requests close their connection.
     away: AtomicUsize,

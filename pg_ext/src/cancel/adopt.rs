@@ -132,7 +132,7 @@ pub fn orphans(
     })
 }
 
-/// Gives a row an overdue lease, under the row's lock as in a claim. Skips a locked row or lease.
+/// Stores a lease that has already expired for a row, under the row's lock as in a claim. Skips a locked row or lease.
 fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     let Some(seen) = RowSeen::find(machine, id, RowLock::UpdateIfFree)? else {
         return Ok(false);

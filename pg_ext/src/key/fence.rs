@@ -130,8 +130,8 @@ impl<'a> FencedKey<'a> {
         Ok(FencedKey { named, token })
     }
 
-    /// Calls `decide` with the row if the token's lease is the present one. If the token is the last one, but its
-    /// attempt is over, calls `repeated`, which may answer a repeated call. If neither answers, raises ON001 or ON006.
+    /// Calls `decide` with the row if the token's lease is the present one. If it was the key's latest lease and has
+    /// ended, calls `repeated`, which may answer a repeated call. Else raises ON001 or ON006.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&KeyRow) -> Option<T>,

@@ -17,7 +17,7 @@ pub struct RowId {
     pub text: Vec<u8>,
 }
 
-/// The parameter type of statements for ids of this base type.
+/// The type in which a statement gets an id of this base type as a parameter.
 pub fn parameter_type(base: Oid) -> Oid {
     match base {
         pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID | pg_sys::UUIDOID => base,
@@ -31,7 +31,7 @@ pub fn is_usable(base: Oid) -> bool {
 }
 
 impl RowId {
-    /// Reads the argument `name`.
+    /// Reads an id from `text`, the value of the argument called `name`.
     pub fn read(base: Oid, text: &[u8], name: &str) -> Result<RowId> {
         match base {
             pg_sys::INT2OID => integer(text, name, "a smallint", i16::MIN.into(), i16::MAX.into()),

@@ -9,7 +9,7 @@ use crate::spi::{self, Kept, column, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// Limit: up to this many dead letters of a subscriber are counted one by one.
+/// The count of a subscriber's dead letters stops here.
 pub const MOST_COUNTED: i64 = 2_000;
 
 // $1 now, $2 the bound.

@@ -1,7 +1,7 @@
 //! Owns the work under a lease: item after item, each saved under the fence, and the end of the job.
 //!
-//! Invariant: an item's writes commit only together with an extension of the lease that did not answer `cancelling`. An
-//! item is discarded only if it is certainly not saved.
+//! Invariant: a transaction with an item's writes also extends the lease, and commits only if the extension did not
+//! answer `cancelling`. An item is discarded only if it is certainly not saved.
 
 use std::time::Duration;
 
