@@ -1,7 +1,7 @@
 //! The batch that a take builds: the token, and the rows that the caller gets.
 //!
-//! The batch gets its token, and locks it, with its first row in once.batch; so a take that finds nothing locks no token.
-//! The rows that the caller gets are in the order of event ids, whatever lanes they came from.
+//! The batch gets its token, and locks it, with its first row in once.batch; so a take that finds nothing locks no
+//! token. The rows that the caller gets are in the order of event ids, whatever lanes they came from.
 
 use super::batch::Batch;
 use super::event::{Col, Event};
