@@ -21,7 +21,8 @@ COMMENT ON COLUMN reconcile_ledger.idempotency_key IS 'The idempotency key that 
 COMMENT ON COLUMN reconcile_ledger.reference IS 'Our own key (of a refund: its refund_key), if the other side returns it. Identifies an entry that has no idempotency_key.';
 
 -- Compares the keys created in [since, until) with their entries in the ledger, and lists entries of that time that
--- belong to no key. The ledger must reach beyond `until`, by one or two times the scope's lease. Keys whose work is under way are not listed.
+-- belong to no key. The ledger must reach beyond `until`, by one or two times the scope's lease. Keys whose work is
+-- under way are not listed.
 CREATE FUNCTION reconcile(in_scope text, since timestamptz, until timestamptz)
 RETURNS TABLE (finding text, key text, attempt integer, charge_key text, refund_key text,
                wanted_cents bigint, moved_cents bigint, lines text[], to_do text)

@@ -1,5 +1,5 @@
-//! The book keeps its word: the SQL of each page runs as it is printed, from the first block to the last, each transaction
-//! can be sent again, the Rust program is the one that is compiled and run, and every link leads somewhere.
+//! The book keeps its word: the SQL of each page runs as it is printed, from the first block to the last, each
+//! transaction can be sent again, the Rust program is the one that is compiled and run, and every link leads somewhere.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};

@@ -250,7 +250,7 @@ impl Batch {
     ///
     /// # Errors
     /// `ON006` if an earlier transaction has acked one of the named events with this token or, for `None`, has ended
-    /// the batch with an ack; `ON001` if the lease is lost, or one of the events left the batch in a nack.
+    /// the batch with an ack; `ON001` if the lease is lost, or the batch does not hold one of the events (any more).
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -281,7 +281,7 @@ impl Batch {
     ///
     /// # Errors
     /// `ON006` if an earlier transaction has acked or nacked one of the events with this token; `ON001` if the lease is
-    /// lost, or one of the events left the batch with an earlier event of its order key; `22023` for a bad argument.
+    /// lost, or the batch does not hold one of the events (any more); `22023` for a bad argument.
     pub async fn nack<E: Executor>(
         &self,
         exec: &E,

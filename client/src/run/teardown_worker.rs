@@ -53,9 +53,9 @@ struct Deferred(HashMap<MachineRow, (u32, Instant)>);
 
 impl Machine {
     /// Prepares to tear down the pending rows: flagged, without a lease, and not in a terminal status. The worker tears
-    /// down one row at a time; its polls are at most 5 s apart. When told to stop, it finishes the running teardown.
-    /// With a [`grace`](TeardownWorker::grace), it drops the teardown after the grace time, and the next worker repeats
-    /// it from the start. Each call on the executor must commit by itself.
+    /// down one row at a time; its polls are at most 5 s apart. When told to stop, it finishes the running teardown,
+    /// however long that takes. With a [`grace`](TeardownWorker::grace), it drops the teardown after that time, and the
+    /// next worker repeats it from the start. Each call on the executor must commit by itself.
     pub fn teardown_worker<'e, E: Autocommit>(&self, exec: &'e E) -> TeardownWorker<'e, E> {
         self.teardown_worker_in(vec![(None, exec)])
     }

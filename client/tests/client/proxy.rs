@@ -2,8 +2,8 @@
 //!
 //! The proxy can cut a connection at a chosen statement ([`Cut`]): before the server gets the statement, or after the
 //! server has run it (ReadyForQuery), without sending the answer to the client. It can also fall silent: the open
-//! connections, or new ones too, stay open and carry nothing. Or it closes each connection at its next request, as if the
-//! server were restarting.
+//! connections, or new ones too, stay open and carry nothing. Or it closes each connection at its next request, as if
+//! the server were restarting.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -145,7 +145,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return null;
     }
 
-    /** A wait in seconds that the server accepts, and that blocks nothing for long: longer than 0, at most LONGEST_WAIT. */
+    /** A wait in seconds that the server accepts and that blocks nothing for long: above 0, at most LONGEST_WAIT. */
     static Double storableWait(Double seconds) {
         if (seconds == null) return null;
         return seconds > 1e-6 ? Math.min(seconds, LONGEST_WAIT) : 1e-6;

@@ -57,7 +57,7 @@ public record Subscriber(String topic, String name) {
                 topic, name, max);
     }
 
-    /** For operators: makes dead letters due again, of ids or (null) of all, the earliest died_at first. Returns how many. */
+    /** For operators: makes dead letters due again, of ids or (null) of all, by died_at. Returns how many. */
     public int redrive(Connection connection, int max, List<Long> ids) {
         return rows(connection, REDRIVE, row -> row.getInt(1), topic, name, max, ids).get(0);
     }
