@@ -136,7 +136,7 @@ impl Backoff {
     /// random time and calls again. Any other failure, or a `retry_after` above `cap`, ends the calls at once.
     ///
     /// Return `Retry` if the service did nothing, or if it dedupes by the key that was sent; `Unknown` if the service
-    /// may have acted; `Abort` if it refused for good ([`http::is_final`](crate::http::is_final)).
+    /// may have acted; `Abort` if it refused for good ([`http::is_final`](crate::http::is_final), but not 404 and 405).
     ///
     /// # Errors
     /// The last failure.
@@ -156,8 +156,8 @@ impl Backoff {
         call().await
     }
 
-    /// Makes the write that ends a lease. Without this write others wait until the lease expires, so it is retried
-    /// beyond `tries`: for the lease's length, at most `LONGEST_INSISTENCE`, at least one `call_timeout`.
+    /// Makes the write that ends a lease. Without this write others wait until the lease expires, so it is retried for
+    /// the lease's length, at most `LONGEST_INSISTENCE`, at least one `call_timeout`, however many `tries` that takes.
     pub(crate) async fn insist<T, F: Future<Output = Result<T, Error>>>(
         &self,
         lease: Duration,
@@ -184,8 +184,8 @@ impl Backoff {
         }
     }
 
-    /// Like `retry`, but also for `enough` time, and an overloaded or read-only database is asked again. Returns the
-    /// answer and the time at which its call was sent; else the last error that is not `TimedOut`, if there was one.
+    /// Like `retry`, but for `enough` time, and an overloaded or read-only database is asked again. Returns the answer
+    /// and the time at which its call was sent; else the last error that is not `TimedOut`, if there was one.
     pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Error>>>(
         &self,
         enough: Duration,
@@ -194,15 +194,20 @@ impl Backoff {
         let (began, mut failures, mut last) = (Instant::now(), self.failures(), Error::TimedOut);
         loop {
             let sent = Instant::now();
-            match self.in_time(call()).await {
-                Err(Error::TimedOut) => {}
-                Err(error) if error.may_pass() => last = error,
+            let error = match self.in_time(call()).await {
+                Err(error) if error.may_pass() => error,
                 answer => return Ok((sent, answer?)),
+            };
+            let over = began.elapsed() >= enough;
+            if !over {
+                failures.pause(&error).await;
             }
-            if failures.count + 1 >= self.tries && began.elapsed() >= enough {
+            if !matches!(error, Error::TimedOut) {
+                last = error;
+            }
+            if over {
                 return Err(last);
             }
-            failures.pause(&last).await;
         }
     }
 }

@@ -53,7 +53,7 @@ struct Args {
     #[arg(long, env = "ORDERS_BANK_DEDUPES", default_value_t = true, action = ArgAction::Set)]
     bank_dedupes: bool,
     /// Whether the bank can be asked for the charges of a reference. If it neither dedupes nor can
-    /// be asked, an order is parked if the bank does not answer its charge.
+    /// be asked, an order is parked if the bank, or a gateway before it, does not answer its charge.
     #[arg(long, env = "ORDERS_BANK_CAN_BE_ASKED", default_value_t = true, action = ArgAction::Set)]
     bank_can_be_asked: bool,
     /// The lease of a key, in milliseconds: how soon another process goes on after this one died.
