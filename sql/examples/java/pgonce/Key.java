@@ -89,7 +89,7 @@ public record Key(Database database, String scope, String key) {
                 finished = giveBack(lease, e.toString(), waitAfter(lease.attempt()));
                 // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
                 if (!finished || !(e instanceof OnceException)) throw e;
-                Database.LOG.log(Level.WARNING, scope + " " + key + " was answered before this error of the work: " + e.getMessage());
+                Database.LOG.log(Level.WARNING, scope + " " + key + " was answered before this error of the work", e);
             }
             if (round >= ROUNDS && !finished) return Answer.problem(503, "the request could not be finished", 1);
             Database.pause(Database.waitBefore(round));

@@ -122,7 +122,7 @@ public record Lease(String scope, String key, long token, int attempt, String re
         return headers;
     }
 
-    /** Gives the key back for a retry. after: the least seconds until then, or null. */
+    /** Gives the key back for a retry. after: the least seconds until then (at most a day), or null. */
     public Void release(Connection connection, String error, Double after) {
         return ask(connection, RELEASE, scope, key, token, storable(error), storableWait(after));
     }

@@ -50,7 +50,7 @@ public class OnceException extends RuntimeException {
 
         AlreadyDone(SQLException cause) { super(cause); }
 
-        /** Whether that transaction was an earlier try of this very Database.call, whose answer was lost. */
+        /** Whether that transaction may have been an earlier try of this Database.call, whose answer was lost. */
         public boolean isRepeated() {
             return repeated;
         }

@@ -25,7 +25,7 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
     }
 
     /**
-     * The event is tried again, after afterSeconds or, if that is null, after the subscriber's backoff.
+     * The event is tried again, after afterSeconds (at most a day) or, if that is null, after the subscriber's backoff.
      * kind: a word to count failures by; "never": the event is dead at once.
      */
     public static class NotDelivered extends Exception {

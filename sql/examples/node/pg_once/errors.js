@@ -30,7 +30,7 @@ export class UncoveredClaimState extends OnceError {}
 export class TeardownIncomplete extends OnceError {}
 /** ON006: an earlier transaction has made this call: roll back, continue after the call (`run` claims again). */
 export class AlreadyDone extends OnceError {
-  repeated = false; // whether that transaction was an earlier try of this very `call`, whose answer was lost
+  repeated = false; // whether that transaction may have been an earlier try of this `call`, whose answer was lost
 }
 /** ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools. */
 export class WrongShard extends OnceError {}

@@ -147,7 +147,7 @@ export async function run(pool, scope, key, request, work) {
       if (!again) {
         // If the COMMIT was carried out, its repeat may have met a row of its own, such as by 23505.
         if (!finished || !(error instanceof OnceError)) throw error;
-        console.warn(`${scope} ${key} was answered before this error of the work: ${error.message}`);
+        console.warn(`${scope} ${key} was answered before this error of the work:`, error);
       }
       if (round >= ROUNDS && !finished) return problem(503, 'the request could not be finished', 1);
       await sleep(waitBefore(round));

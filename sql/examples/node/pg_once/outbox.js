@@ -24,7 +24,7 @@ const DEAD = `
     FROM once.outbox_dead($1, $2, $3)`;
 const REDRIVE = 'SELECT redriven FROM once.outbox_redrive($1, $2, $3, $4::bigint[]) AS redriven';
 
-/** The event is tried again, after the subscriber's backoff or `after` seconds. kind: a word to count failures by. */
+/** The event is tried again, after the subscriber's backoff or `after` seconds (at most a day). kind: a word to count failures by. */
 export class NotDelivered extends Error {
   constructor(message, { kind = 'error', after = null, cause } = {}) {
     super(message, { cause });

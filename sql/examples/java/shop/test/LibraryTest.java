@@ -185,16 +185,19 @@ final class LibraryTest {
         List<String> logged = new ArrayList<>();
         Logger logger = Logger.getLogger("pgonce");
         Filter before = logger.getFilter();
-        logger.setFilter(line -> !logged.add(line.getMessage()));
+        logger.setFilter(line -> !logged.add(line.getMessage() + line.getThrown()));
         int[] rounds = {0};
-        Answer answer = new Key(DATABASE, "test", newKey()).run("{}", lease -> {
-            if (++rounds[0] < 3) throw OnceException.of(new SQLException("the database is away", "08006"));
-            DATABASE.call(connection -> lease.complete(connection, 201, "{}"));
-            DATABASE.call(connection -> rows(connection, "SELECT 1 / 0", row -> null));
-            return null;
-        });
-        logger.setFilter(before);
-        equal(rounds[0] + " " + answer.status(), "3 201");
+        try {
+            Answer answer = new Key(DATABASE, "test", newKey()).run("{}", lease -> {
+                if (++rounds[0] < 3) throw OnceException.of(new SQLException("the database is away", "08006"));
+                DATABASE.call(connection -> lease.complete(connection, 201, "{}"));
+                DATABASE.call(connection -> rows(connection, "SELECT 1 / 0", row -> null));
+                return null;
+            });
+            equal(rounds[0] + " " + answer.status(), "3 201");
+        } finally {
+            logger.setFilter(before);
+        }
         isTrue("a warning of " + logged, logged.stream().anyMatch(line -> line.contains("division by zero")));
     }
 

@@ -22,7 +22,6 @@ from typing import Any
 from .errors import Conflict, InvalidArgument, OnceError, Unavailable, WrongShard
 from .executor import AsyncEngine, AsyncPool, is_async
 from .flow import log
-from .foreign import NOT_REFUSED
 from .http import Answer, key_of_header, problem, retry_after, wait_of_header
 from .key import InProgress, Lease
 from .run import answer_of, run
@@ -39,7 +38,7 @@ BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
 # Headers of one response only, which are not stored.
 NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding"}
 # Answers 4xx of the application that are not stored.
-NOT_FINAL = NOT_REFUSED - {404, 405}
+NOT_FINAL = {401, 403, 408, 409, 425, 429}
 # Headers that the first answer has and a replay lacks.
 ONLY_FIRST = {"set-cookie"}
 

@@ -49,7 +49,7 @@ class TeardownIncomplete(OnceError):
 class AlreadyDone(OnceError):
     """ON006: an earlier transaction with this token has made this call. Roll back, and continue after the call."""
 
-    repeated = False  # whether that transaction was an earlier try of this very call, whose answer was lost
+    repeated = False  # whether that transaction may have been an earlier try of this call, whose answer was lost
 
 
 class WrongShard(OnceError):

@@ -169,7 +169,7 @@ class Lease:
 
     @method
     def release(self, error: str, after: Seconds = None) -> Flow[None]:
-        """Gives the key back after a failure that a retry can mend; the retry is due after `after`."""
+        """Gives the key back after a failure that a retry can mend; it is due after `after`, at most a day."""
         yield from ask(RELEASE, **self._fence, error=storable(error), after=storable_wait(after))
 
     @method

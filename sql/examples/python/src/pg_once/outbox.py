@@ -98,7 +98,7 @@ class Dead:
 
 
 class NotDelivered(Exception):
-    """The event is tried again, after `after` seconds (None: after the subscriber's backoff).
+    """The event is tried again, after `after` seconds, at most a day (None: after the subscriber's backoff).
 
     kind: a word by which failures are counted, such as "timeout". The kind "expired", and kinds that the server cannot
     store (empty, of more than 100 characters, or with a NUL), count as "error".

@@ -178,7 +178,7 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
         answered = yield from give_back(lease, repr(error), deferred or wait_after(lease.attempt))
         if answered and isinstance(error, OnceError):
             # Usually the first try was committed, and its row made the repeat fail.
-            log.warning("%s %s was answered before this error of the work: %s", lease.scope, lease.key, error)
+            log.warning("%s %s was answered before this error of the work", lease.scope, lease.key, exc_info=error)
             return answered
         raise
 
