@@ -8,7 +8,7 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::machine::id::RowId;
 use crate::machine::model::Machine;
-use crate::machine::sql::{is_any, literal};
+use crate::machine::sql::{array, is_any};
 use crate::machine::statement::{NO, READ};
 use crate::machine::user_row::{RowLock, RowSeen};
 use crate::spi::column;
@@ -91,11 +91,10 @@ pub fn orphans(
             // Compares in the column's own type, so that an index on the column can be used.
             Orphan::Claimed => {
                 let own = machine.shape.status.base_type_name();
-                let states: Vec<_> = states.into_iter().map(literal).collect();
-                let array = format!("ARRAY[{}]::{own}[]", states.join(", "));
                 format!(
-                    "{}::{own} OPERATOR(pg_catalog.=) ANY ({array})",
-                    parts.status
+                    "{}::{own} OPERATOR(pg_catalog.=) ANY ({})",
+                    parts.status,
+                    array(states, &own)
                 )
             }
             Orphan::Flagged => {

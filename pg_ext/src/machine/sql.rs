@@ -30,11 +30,16 @@ pub fn literal(text: &str) -> String {
     }
 }
 
+/// An array of these values of a type.
+pub fn array<'a>(values: impl IntoIterator<Item = &'a str>, of: &str) -> String {
+    let literals: Vec<_> = values.into_iter().map(literal).collect();
+    format!("ARRAY[{}]::{of}[]", literals.join(", "))
+}
+
 /// The condition that the column's text is one of these texts, compared as bytes.
 pub fn is_any<'a>(column: &str, values: impl IntoIterator<Item = &'a str>) -> String {
-    let literals: Vec<_> = values.into_iter().map(literal).collect();
-    let array = format!("ARRAY[{}]::pg_catalog.text[]", literals.join(", "));
     format!(
-        "({column}::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) ANY ({array})"
+        "({column}::pg_catalog.text COLLATE pg_catalog.\"C\") OPERATOR(pg_catalog.=) ANY ({})",
+        array(values, "pg_catalog.text")
     )
 }

@@ -161,20 +161,28 @@ async fn a_sweep_in_the_middle_of_a_restore_deletes_no_event() {
     assert!(dump.find("COPY once.event_kept ").unwrap() < subscribers);
     cluster.psql("postgres", "create database half").unwrap();
     let (first, second) = dump.split_at(subscribers);
-    let load = |part| {
+    let load = |database, part| {
         std::fs::write(cluster.directory().join("part.sql"), part).unwrap();
         let file = cluster.directory().join("part.sql");
-        let arguments = ["-X", "-q", "-d", "half", "-f", file.to_str().unwrap()];
+        let arguments = ["-X", "-q", "-d", database, "-f", file.to_str().unwrap()];
         cluster.run("psql", &arguments).unwrap();
     };
-    load(first);
+    load("half", first);
     let half = Playground::on(&cluster, "half").await;
     for _ in 0..5 {
         retire(&half).await;
     }
-    load(second);
+    load("half", second);
     let half = Playground::on(&cluster, "half").await;
     half.ask("select drain('t', 'slow') = upto(1200, 901)")
         .is("t")
         .await;
+    // A restored database whose subscribers are dropped at once needs nothing either.
+    cluster.psql("postgres", "create database copy").unwrap();
+    load("copy", &dump);
+    let copy = Playground::on(&cluster, "copy").await;
+    copy.show("select once.subscriber_drop('t', 'slow'), once.subscriber_drop('t', 'default')")
+        .await;
+    crate::retire_until(&copy, "").await;
+    assert_eq!(kept(&copy).await, "0");
 }

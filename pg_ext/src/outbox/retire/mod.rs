@@ -37,8 +37,8 @@ pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     lock.keep();
     // An uncommitted subscriber may need events, and cannot be seen.
     table::lock_against_writers(&[c"subscriber"])?;
-    // A restore of a dump loads the events before the subscribers that need them. It is over if this database has
-    // emitted an event itself.
+    // A restore of a dump loads the events before the subscribers that need them. It is over if this incarnation has
+    // begun a series.
     if all_subscribers()?.is_empty() && series::begun(&Snapshot::latest())?.is_none() {
         return Ok(Some(Swept::default()));
     }
