@@ -16,7 +16,22 @@ async fn shop(cluster: &Cluster) -> Playground {
     play.show(TOOLS).await;
     play.show("select once.topic_set('t', '{\"subscribers\": [\"default\", \"slow\"]}')")
         .await;
+    play.show(
+        "select fill('t', 900); select drain('t', 'slow') is not null; select fill('t', 300, 901)",
+    )
+    .await;
+    play.show("select drain('t') is not null").await;
     play
+}
+
+/// Sweeps until the events that the slow one needs are copied and their segment is marked.
+async fn copied(play: &Playground) {
+    race::poll_async("copies", async || {
+        retire(play).await;
+        Ok((kept(play).await == "300").then_some(()))
+    })
+    .await
+    .unwrap();
 }
 
 /// Restores the dump and says what is pending there for the slow one.
@@ -38,17 +53,10 @@ async fn restored(cluster: &Cluster, database: &str) -> String {
 async fn a_dump_that_stalls_before_its_locks_while_segments_are_retired_has_every_pending_event() {
     let cluster = Cluster::launch().unwrap();
     let play = shop(&cluster).await;
-    play.show(
-        "select fill('t', 900); select drain('t', 'slow') is not null; select fill('t', 300, 901)",
-    )
-    .await;
-    play.show("select drain('t') is not null").await;
     for copied_before in [false, true] {
         if copied_before {
             // Copied and marked: a snapshot from now on sees the copies, and does not hold the truncation.
-            while kept(&play).await != "300" {
-                retire(&play).await;
-            }
+            copied(&play).await;
         }
         let locker = Playground::on(&cluster, "shop").await;
         locker
@@ -97,18 +105,11 @@ async fn a_dump_that_stalls_before_its_locks_while_segments_are_retired_has_ever
 async fn a_dump_from_between_mark_and_truncation_goes_on_in_another_cluster() {
     let cluster = Cluster::launch().unwrap();
     let play = shop(&cluster).await;
-    play.show(
-        "select fill('t', 900); select drain('t', 'slow') is not null; select fill('t', 300, 901)",
-    )
-    .await;
-    play.show("select drain('t') is not null").await;
     let reader = Playground::on(&cluster, "shop").await;
     reader
         .show("begin isolation level repeatable read; select count(*) from once.event_0")
         .await;
-    while kept(&play).await != "300" {
-        retire(&play).await;
-    }
+    copied(&play).await;
     assert_eq!(used(&play).await, "0", "marked, not truncated");
     cluster
         .run("pg_dump", &["-d", "shop", "-Fc", "-f", "dump"])
@@ -145,17 +146,7 @@ async fn a_dump_from_between_mark_and_truncation_goes_on_in_another_cluster() {
 async fn a_sweep_in_the_middle_of_a_restore_deletes_no_event() {
     let cluster = Cluster::launch().unwrap();
     let play = shop(&cluster).await;
-    play.show(
-        "select fill('t', 900); select drain('t', 'slow') is not null; select fill('t', 300, 901)",
-    )
-    .await;
-    play.show("select drain('t') is not null").await;
-    race::poll_async("copies", async || {
-        retire(&play).await;
-        Ok((kept(&play).await == "300").then_some(()))
-    })
-    .await
-    .unwrap();
+    copied(&play).await;
     let dump = cluster.run("pg_dump", &["-d", "shop"]).unwrap().stdout;
     let subscribers = dump.find("COPY once.subscriber ").unwrap();
     assert!(dump.find("COPY once.event_kept ").unwrap() < subscribers);
