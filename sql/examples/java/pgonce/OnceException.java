@@ -46,14 +46,10 @@ public class OnceException extends RuntimeException {
 
     /** ON006: an earlier transaction has made this call: roll back, continue after the call (Key.run claims again). */
     public static class AlreadyDone extends OnceException {
+        /** Whether that transaction may have been an earlier try of this Database.call, whose answer was lost. */
         boolean repeated;
 
         AlreadyDone(SQLException cause) { super(cause); }
-
-        /** Whether that transaction may have been an earlier try of this Database.call, whose answer was lost. */
-        public boolean isRepeated() {
-            return repeated;
-        }
     }
 
     /** ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools. */

@@ -131,7 +131,7 @@ public record Outbox(Database database, Subscriber subscriber, double lease) {
             return true;
         } catch (OnceException.AlreadyDone e) {
             Database.LOG.log(Level.DEBUG, "done already");
-            return e.isRepeated();
+            return e.repeated;
         }
     }
 }
