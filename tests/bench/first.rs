@@ -23,18 +23,22 @@ const EACH: u32 = 10;
 const REST: Duration = Duration::from_millis(2);
 
 /// The scripts of other cases; their first statement is the call. The raw INSERT is the first.
-const CALLS: [(&str, &str); 6] = [
+const CALLS: [(&str, &str); 8] = [
     ("raw INSERT", script!("claim_complete_raw").text),
     ("key_claim", script!("claim_complete_once").text),
     ("transition", script!("transition_once").text),
     ("action_claim", script!("claim_finish_once").text),
     ("outbox_emit", EMIT),
     ("outbox_take", TAKE),
+    ("inbox_accept", ACCEPT),
+    ("cancel_request", CANCEL),
 ];
 /// What the first column of an answer may be where the call has done its work.
-const DONE: [&str; 3] = ["claimed", "t", "1"];
+const DONE: [&str; 4] = ["claimed", "t", "1", "teardown"];
 const EMIT: &str = "SELECT emitted FROM once.outbox_emit('bench', :request)";
 const TAKE: &str = "SELECT attempt FROM once.outbox_take('bench', 'default', 1)";
+const ACCEPT: &str = "SELECT accepted FROM once.inbox_accept('bench', :k)";
+const CANCEL: &str = "SELECT outcome FROM once.cancel_request('job', :k)";
 
 /// On two servers of their own.
 pub async fn measure(settings: &Settings) -> Result<Vec<Case>> {
