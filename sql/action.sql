@@ -3,15 +3,19 @@
 -- The calls of an action; one of the last three ends the action:
 --   action_claim     moves the row from its step's status to claim_into and hands out a token (one row in
 --                    once.action_lease, state h);
---   action_extend    a heartbeat that also reports a cancellation; a job calls it in each item's transaction;
+--   action_extend    a heartbeat that also reports a cancellation (a job with many items calls it in the transaction
+--                    of each item);
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
 --   sweep (task action_release): claim_into -> revert_to for an expired lease, for example after a crash (state s).
--- An ended lease stays for 24 hours, or until the next claim: a repeated release gets the same answer, and a
--- repeated finish gets ON006. The lease stores the row's next statuses, so the user's table needs no column for them.
+-- An ended lease stays for 24 hours, or until the next claim: a repeated release gets the same answer, and a finish
+-- that a later transaction repeats gets ON006. The lease stores the row's next statuses, so the user's table needs no
+-- column for them.
 
--- Finish and release change no indexed column, so they can be HOT updates. A claim or a heartbeat leaves look_at at the
--- end of the lease or earlier; action_expire and action_adopt set look_at to now; only the sweep sets a later time.
+-- Finish and release change no indexed column, so they can be HOT updates. After a claim or a heartbeat, look_at is the
+-- end of the lease or an earlier time. action_expire and action_adopt set look_at to now. Only the sweep sets look_at
+-- to a future time that is later than the end of the lease: the time of the next try if a revert has failed, or the
+-- time at which an ended lease is to be deleted.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -40,11 +44,11 @@ CREATE INDEX action_lease_look ON once.action_lease (machine, look_at);
 COMMENT ON TABLE once.action_lease IS 'The last lease of each machine row that was claimed or adopted. Only functions of the extension read and write it.';
 COMMENT ON COLUMN once.action_lease.token IS 'The server''s clock at the claim, in microseconds since 2000, but at least the previous token plus one.';
 COMMENT ON COLUMN once.action_lease.lease_until IS 'End of the lease: from then on a sweep may revert the row, or another claim may take the row over. Finish, release and sweep do not change this time.';
-COMMENT ON COLUMN once.action_lease.look_at IS 'From this time on the sweep action_release looks at the lease.';
+COMMENT ON COLUMN once.action_lease.look_at IS 'The time from which a sweep (task action_release) looks at the lease.';
 COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; the lease is kept for 24 hours after that. NULL: held.';
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the action_finish that ended the lease. 0: no action_finish has ended it.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version after the move that ended the lease.';
-COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive reverts that failed. After the first failure the next try waits 10 s; each further failure doubles the wait, up to an hour. A lock timeout is counted only if it is the first failure.';
+COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive reverts that failed. The next try is 10 s after the first failure; each further failure doubles this wait, up to an hour. But a lock timeout after the first failure is not counted and leaves the wait as it was.';
 COMMENT ON COLUMN once.action_lease.attempts IS 'Consecutive claims of this step without a finish; 0 for an adopted row.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
@@ -78,20 +82,20 @@ CREATE FUNCTION once.action_claim(
     OUT retry_after interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_claim';
 COMMENT ON FUNCTION once.action_claim(text, "any", text, text, interval, text, bigint) IS
-'action_claim for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same action_claim for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_extend(
     machine text, id text, token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, text, bigint, interval) IS
-$$A heartbeat: renews the lease. cancelling: the row's cancel flag is set; roll back, release, tear down. The lease stays locked to the end of the transaction, so an item that the transaction writes commits only if the lease is not lost.
+$$A heartbeat: renews the lease. cancelling: the row's cancel flag is set; roll back, release, tear down. The lease stays locked to the end of the transaction, so no other worker and no sweep can take the row before the transaction commits its writes.
 Errors: ON001 the lease is lost; ON006 the action is finished; 22023 bad argument; 42704 no such machine; 42501 no right to update the table.$$;
 
 CREATE FUNCTION once.action_extend(
     machine text, id "any", token bigint, lease interval = NULL, OUT lease_left interval, OUT cancelling boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_extend';
 COMMENT ON FUNCTION once.action_extend(text, "any", bigint, interval) IS
-'action_extend for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same action_extend for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_finish(
     machine text, id text, token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
@@ -104,7 +108,7 @@ CREATE FUNCTION once.action_finish(
     machine text, id "any", token bigint, patch json = NULL, OUT outcome text, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_finish';
 COMMENT ON FUNCTION once.action_finish(text, "any", bigint, json) IS
-'action_finish for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same action_finish for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_release(
     machine text, id text, token bigint, error text = NULL, OUT status text, OUT version bigint)
@@ -117,18 +121,18 @@ CREATE FUNCTION once.action_release(
     machine text, id "any", token bigint, error text = NULL, OUT status text, OUT version bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_release';
 COMMENT ON FUNCTION once.action_release(text, "any", bigint, text) IS
-'action_release for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same action_release for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_expire(machine text, id text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, text) IS
-$$Makes a lease expire now, for example because its holder is dead or a clock was wrong. The next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. A revert that failed and was deferred is tried again by the next sweep. false: there was no live lease and no deferred revert. Waits for a transaction that has the lease locked.
+$$Makes a lease expire now, for example because its holder is dead or a clock was wrong. The next sweep reverts the row, or the next claim takes it over. Until then a holder that is alive may write; afterwards the holder gets ON001. If a sweep could not revert the row and has deferred the next try, this call ends the delay: the next sweep tries again. false: there was no live lease and no deferred revert. Waits for a transaction that has the lease locked.
 Errors: 42704 no such machine, 22023 bad argument, 42501 not a member of the machine's owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.action_expire(machine text, id "any")
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_expire';
 COMMENT ON FUNCTION once.action_expire(text, "any") IS
-'action_expire for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same action_expire for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_adopt(machine text, max integer = 1000)
 RETURNS integer LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_action_adopt';
@@ -142,7 +146,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, text) IS
-$$Shows a row's status, its holder, the rest of the lease (lease_left, negative after the lease expired) and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. If no lease is held, holder, claimed_at and lease_left are NULL; for an unknown id no row is returned. Does not check owners or rights on the table; never shows a token. Writes nothing.
+$$Shows a row's status, its holder, the rest of the lease (lease_left, negative after the lease expired) and the last error. next: what happens next, and by whom. attempts: consecutive claims of this step without a finish. If no lease is held, holder, claimed_at and lease_left are NULL; for an unknown id no row is returned. Does not check owners or rights on the table. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.action_get(
@@ -151,7 +155,7 @@ CREATE FUNCTION once.action_get(
     OUT lease_left interval, OUT attempts integer, OUT last_error text, OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_action_get';
 COMMENT ON FUNCTION once.action_get(text, "any") IS
-'action_get for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same action_get for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.action_list(
     machine text = NULL, max integer = 1000,
@@ -160,5 +164,5 @@ CREATE FUNCTION once.action_list(
     OUT cancelling boolean, OUT next text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_action_list';
 COMMENT ON FUNCTION once.action_list(text, integer) IS
-$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). The leases of a machine are sorted by the time at which the next sweep looks at them, usually near the end of the lease. Of each machine only the first million leases are read, ended ones included. Columns as in action_get. Does not check owners or rights on the tables. Writes nothing.
+$$Lists up to max (1 to 10000) held leases, alive or overdue, of one machine or of all (NULL). Each lease has a time from which a sweep looks at it, usually near the end of the lease; the leases of a machine are sorted by this time. Of each machine only the first million leases are read, ended ones included. Columns as in action_get. Does not check owners or rights on the tables. Writes nothing.
 Errors: 42704 no such machine, 22023 bad argument.$$;

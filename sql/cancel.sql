@@ -28,7 +28,7 @@ CREATE INDEX cancel_open ON once.cancel (machine, open, requested_at);
 COMMENT ON TABLE once.cancel IS 'The last teardown of each row of a machine, with its progress. Only functions of the extension read and write it.';
 COMMENT ON COLUMN once.cancel.machine IS 'Name of the machine.';
 COMMENT ON COLUMN once.cancel.row_id IS 'Id of the machine''s row, as text.';
-COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table when the teardown began; the same id in another table is another row.';
+COMMENT ON COLUMN once.cancel.relation IS 'The machine''s table when the teardown began. If the machine later gets another table, this teardown does not count for a row there with the same id.';
 COMMENT ON COLUMN once.cancel.requested_at IS 'When the teardown began: at cancel_request, or when the extension found a flag that was set by hand.';
 COMMENT ON COLUMN once.cancel.finished_at IS 'When cancel_finish made the terminal move; NULL: it has not.';
 COMMENT ON COLUMN once.cancel.open IS 'True: the teardown is under way. False: it is finished, or its row is gone.';
@@ -74,7 +74,7 @@ Errors: 42704 no such machine; 22023 the machine declares no cancel; ON002 a tri
 CREATE FUNCTION once.cancel_request(machine text, id "any", OUT outcome text, OUT status text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_request';
 COMMENT ON FUNCTION once.cancel_request(text, "any") IS
-'cancel_request for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same cancel_request for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id text, max_items integer = NULL,
@@ -82,8 +82,8 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$In one statement, marks all undecided items (or the first max_items by key) and credits the wallet with the amounts of the items that satisfy the definition's refund.when. Repeats credit nothing twice. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
-Errors: ON002 the row is leased, not flagged, or terminal but not cancelled, or a trigger or policy suppresses an update or changes an item; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
+$$In one statement, marks all undecided items (or the first max_items by key) and credits the wallet with the amounts of the items that satisfy the definition's refund.when. A repeated call credits no item again. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
+Errors: ON002 the row is leased, unflagged, or terminal but not cancelled; ON002 a trigger or policy suppresses or changes updates; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id "any", max_items integer = NULL,
@@ -91,7 +91,7 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, "any", integer) IS
-'cancel_refund for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same cancel_refund for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_items(
     machine text, id text, after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
@@ -104,7 +104,7 @@ CREATE FUNCTION once.cancel_items(
     machine text, id "any", after_id text = NULL, max integer = 1000, OUT item_id text, OUT item json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_items';
 COMMENT ON FUNCTION once.cancel_items(text, "any", text, integer) IS
-'cancel_items for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same cancel_items for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_confirm(machine text, id text, pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
@@ -115,7 +115,7 @@ Errors: ON002 as cancel_refund; 22023 cancel_refund never returned this pass; 42
 CREATE FUNCTION once.cancel_confirm(machine text, id "any", pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
 COMMENT ON FUNCTION once.cancel_confirm(text, "any", bigint) IS
-'cancel_confirm for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same cancel_confirm for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_finish(
     machine text, id text, patch json = NULL,
@@ -130,7 +130,7 @@ CREATE FUNCTION once.cancel_finish(
     OUT outcome text, OUT status text, OUT items_total bigint, OUT amount_total numeric)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_finish';
 COMMENT ON FUNCTION once.cancel_finish(text, "any", json) IS
-'cancel_finish for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same cancel_finish for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.cancel_pending(
     machine text, max integer = 100,
@@ -153,4 +153,4 @@ CREATE FUNCTION once.cancel_audit(
     OUT id text, OUT marked_amount numeric, OUT refunded_amount numeric, OUT difference numeric)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_audit';
 COMMENT ON FUNCTION once.cancel_audit(text, "any") IS
-'cancel_audit for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same cancel_audit for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';

@@ -21,10 +21,10 @@ CREATE TABLE once.janitor (
 COMMENT ON TABLE once.janitor IS 'A row for each sweep task, and one for each machine that action_release sweeps: the last run, and totals of all runs.';
 COMMENT ON COLUMN once.janitor.task IS 'action_release, key_abandon, key_reap, key_tombstone, outbox_requeue, inbox_reap, dedupe_reap, dead_reap, history_reap or outbox_retire.';
 COMMENT ON COLUMN once.janitor.machine IS 'Empty: the task as a whole. Rows that action_release handles are counted in the row of their machine only.';
-COMMENT ON COLUMN once.janitor.last_end IS 'End of the last recorded run. A good run with nothing to do is not recorded soon after another good run with the same served_by: for 30 seconds, or for a quarter of once.janitor_grace if that is shorter. So the age of last_end is normally at most 30 seconds plus the pause between two runs; in an idle database the pause can be five minutes.';
+COMMENT ON COLUMN once.janitor.last_end IS 'End of the last recorded run. A good run with nothing to do is not recorded if the last recorded run was good, had the same served_by, and is recent: it ended less than 30 seconds ago, and less than a quarter of once.janitor_grace ago. So the age of last_end is normally at most 30 seconds plus the pause between two runs; in an idle database the pause can be five minutes.';
 COMMENT ON COLUMN once.janitor.good_end IS 'End of the last recorded run in which nothing failed.';
 COMMENT ON COLUMN once.janitor.done IS 'Rows handled by all runs. A run is not counted if another session''s open transaction had this row locked when the run ended.';
-COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs. Each of these counts 1: a failed try of a row; a due row whose table is gone or cannot be locked or read; a failed subscriber; a machine whose orphaned teardowns cannot be closed; a task that failed as a whole.';
+COMMENT ON COLUMN once.janitor.failed IS 'Failures of all runs. Each of these counts 1: a failed try of a row; a due row whose table is gone or cannot be locked or read; a subscriber whose expired batches outbox_requeue could not put back; a machine with teardowns of deleted rows that could not be closed; a task that failed as a whole.';
 COMMENT ON COLUMN once.janitor.last_error IS 'Message of the last failure. It stays after good runs.';
 COMMENT ON COLUMN once.janitor.last_error_at IS 'Time of the last failure.';
 COMMENT ON COLUMN once.janitor.served_by IS 'Session of the last run: "pg_once janitor" (a background worker), else the role and its application_name.';
@@ -42,11 +42,11 @@ CREATE PROCEDURE once.sweep_all(max integer = 1000)
 LANGUAGE c AS 'MODULE_PATHNAME', 'pg_once_sweep_all';
 COMMENT ON PROCEDURE once.sweep_all(integer) IS
 $$Runs every sweep task until nothing more is waiting, and commits after each batch of about max (1 to 1000000) rows: CALL once.sweep_all(). Sends a NOTICE for each task with work, for a long task also every five seconds. A failed task is counted, and the others go on. Ends after 20 rounds at most, even if rows are due again. Many sessions may call it at once.
-Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * FROM once.sweep() works there), 22023 bad argument, 25006 in a read-only session, 40001 a lost race above READ COMMITTED.$$;
+Errors: 2D000 inside a transaction block, a function or an atomic DO (SELECT * FROM once.sweep() works there); 22023 bad argument; 25006 in a read-only session; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.janitor_status(
     OUT task text, OUT machine text, OUT due bigint, OUT oldest interval, OUT last_end timestamptz, OUT done bigint,
     OUT failed bigint, OUT last_error text, OUT last_error_at timestamptz, OUT served_by text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_janitor_status';
 COMMENT ON FUNCTION once.janitor_status() IS
-$$A row for each task, and one for each machine that action_release sweeps. due: rows that a sweep would handle now, 10000 at most (outbox_retire: old segments with events); NULL: a table is locked. oldest: time since the first was due (outbox_retire: age of their oldest event). last_end: end of the last recorded run; the last run ended at most 30 s later. done, failed: of all runs (machine NULL: without the machines' runs). last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a worker), or role and application_name. Works READ ONLY and on a standby.$$;
+$$A row for each task, and one for each machine that action_release sweeps. due: rows that a sweep would handle now, 10000 at most (outbox_retire: old segments with events); NULL: a table is locked. oldest: time since the first row became due (outbox_retire: age of the oldest event). last_end: end of the last recorded run; idle runs up to 30 s later may be unrecorded. done, failed: totals; a machine's are only in its row. last_error, last_error_at: the last failure, also after good runs. served_by: "pg_once janitor" (a worker), or role and application_name. Works READ ONLY and on a standby.$$;

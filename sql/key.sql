@@ -23,12 +23,14 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SCHEMA once;
 COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';
 
--- One row per logical request. A key that is completed in its first lease keeps its indexed columns, so the update can
--- be HOT. With over 800 bytes of contents, reap_stage changes. fillfactor leaves room for the new version on the page:
--- 97 to 100 % of the measured updates were HOT (with fillfactor 60: 98.6 to 100 %, in a table 1.5 times as large).
+-- One row per logical request. The update that completes a key in its first lease can be HOT, because it changes no
+-- indexed column. It is not HOT if state, request and answer have over 800 bytes: then reap_stage and reap_at change.
+-- fillfactor leaves room for the new version on the page: 97 to 100 % of the measured updates were HOT (with fillfactor
+-- 60: 98.6 to 100 %, in a table 1.5 times as large).
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
 -- If the key ends in a UUIDv7 or ULID, the time in it gives the id's first 4 bytes, so that new rows share index pages.
--- In lane 0, key_advance and key_extend change look_at only to an earlier time; key_complete and key_abort keep it.
+-- In lane 0 (see look_lane), key_advance and key_extend can be HOT, too: they change look_at only if the new end of the
+-- lease is earlier than look_at. In lane 0, key_complete and key_abort do not change look_at.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -70,14 +72,14 @@ COMMENT ON COLUMN once.key.token IS 'Token of the last claim, or a larger one th
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present or last attempt claimed the key; max_lease_life counts from then.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the earliest end that was set for the first lease; for a finished key that was in lane 1, its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
+COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the end that the first claim gave to its lease. A call that sets an end earlier than look_at also sets look_at to this end. A key that finishes in lane 1 moves to lane 0, and its look_at becomes its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
 COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0, key_reap deletes a key whose gone_for has ended, and sets a later reap_at for any other. In reap_stage 1 (key_tombstone): the end of the ttl.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The last parked attempt for which key_resolve was given the verdict retry; 0: none. max_attempts counts the attempts after this one.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked by key_park, c completed, a aborted, g tombstone (emptied).';
 COMMENT ON COLUMN once.key.reap_stage IS '0: key_reap deletes the row; 1: the key was finished with more than 800 bytes of state, request and answer, and key_tombstone empties the row after the ttl.';
-COMMENT ON COLUMN once.key.look_lane IS '0: the key is finished, or in its first lease (until key_abandon finds that lease expired). 1: the key is unfinished, and was claimed again, released, parked by key_park, or moved by a sweep. Completers read only lane 1.';
+COMMENT ON COLUMN once.key.look_lane IS 'Lane 0 has the finished keys, and the keys in their first lease; when this lease has expired, key_abandon moves the key to lane 1. Lane 1 has the unfinished keys that were claimed again, released, parked by key_park, or moved by a sweep. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote this row version (later transactions read 1 as 2); 2 yes, in an earlier transaction.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 bytes are the upper 32 bits of the 48-bit time in it.';
@@ -119,7 +121,7 @@ COMMENT ON COLUMN once.key_step.step IS 'Name of the step, 1 to 100 characters.'
 COMMENT ON COLUMN once.key_step.version IS 'Version of the step''s derived key; key_rotate adds 1.';
 COMMENT ON COLUMN once.key_step.begun IS 'Number of attempts that began this version of the step.';
 COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the on_abort events in the reverse order.';
-COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step: the steps with an on_complete event are numbered as they end; NULL: this step has no such event.';
+COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in which the steps with an on_complete event ended; key_complete emits these events in this order; NULL: this step has no such event.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began this version; NULL: none.';
 COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun; NULL: not begun.';
 COMMENT ON COLUMN once.key_step.done_at IS 'When the end of the call was recorded; NULL: not recorded, but the other side may have acted.';
@@ -168,7 +170,7 @@ CREATE TABLE once.key_mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
 COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when a run of key_abandon began, and that may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished, is in lane 1, is in once.key_locked, or has got its look_at from a transaction that has a row here. In a transaction''s row: the keys that the transaction claimed have a look_at after this time.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished or in lane 1. Exceptions are the keys in once.key_locked, and keys whose look_at was set by a transaction that has a row here. In a transaction''s row: when the transaction has ended, key_abandon reads once more the keys from this look_at up to the mark.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -196,7 +198,7 @@ CREATE FUNCTION once.key_advance(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
 $$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, unless the present end is later.
-Errors: ON001 the lease is lost, ON006 this token has finished the key, or has advanced it in an earlier transaction to this point with this state (state NULL: with any state), 22023 a point that the scope does not declare, that lies before the present point, or that is called started or finished, 42501 the scope has another owner.$$;
+Errors: ON001 the lease is lost; ON006 this token has finished the key, or the call repeats an advance of an earlier transaction: this token has moved the key to this point, and state is NULL or equals the stored state; 22023 the point is called started or finished, is missing in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
@@ -229,7 +231,7 @@ CREATE FUNCTION once.key_resolve(
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_resolve';
 COMMENT ON FUNCTION once.key_resolve(text, text, integer, text, integer, json, json) IS
 $$Decides on a parked key. attempt: as key_claim and key_get return it; verdict: retry (the next claim resumes, and max_attempts counts anew), complete or abort (give response_code and the answer; the steps' events are emitted as by key_complete or key_abort).
-Errors: 55006 the key is not parked, ON001 this attempt has another verdict, another attempt is parked, or there is no such key, ON006 this attempt has this verdict already, 22023 bad argument, 42501 the scope has another owner.$$;
+Errors: 55006 the key is not parked; ON001 there is no such key, another attempt is parked, or this attempt has another verdict; ON006 this attempt has this verdict already; 22023 bad argument; 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_extend(scope text, key text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_extend';
@@ -242,9 +244,9 @@ CREATE FUNCTION once.key_step(
     OUT done boolean, OUT result json, OUT attempted integer, OUT first_at timestamptz, OUT derived_key text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
-$$Records that a foreign call begins; commit before the call. done: the call ended with result; do not repeat it. attempted: number of earlier attempts without a recorded end (the first began at first_at); above 0, the other side may have acted. derived_key: idempotency key to send.
+$$Records that a foreign call begins; commit before the call. If done, the call ended with this result: do not repeat it. attempted: number of earlier attempts without a recorded end; in each, the other side may have acted. first_at: when the first began. derived_key: idempotency key to send.
 on_abort: {"topic": ..., "payload": ..., "order_key": ...}, event that key_abort emits to undo the call; NULL keeps the old one.
-Errors: ON001 the lease is lost, ON006 this token finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 the scope or the topic has another owner.$$;
+Errors: ON001 the lease is lost, ON006 this token finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 scope or topic has another owner.$$;
 
 CREATE FUNCTION once.key_step_done(
     scope text, key text, token bigint, step text, result json = NULL, on_complete json = NULL, on_abort json = NULL,
@@ -265,7 +267,7 @@ CREATE FUNCTION once.key_rotate(scope text, key text, token bigint, step text, f
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_rotate';
 COMMENT ON FUNCTION once.key_rotate(text, text, bigint, text, integer) IS
 $$Gives one step a new derived key, after the other side has cached a validation error under the old one. from_version: the version to replace; the first is 1. A repeated call does nothing.
-Errors: ON001 the lease is lost, ON006 this token has finished the key, 22023 the step is done, or from_version is neither the present version nor the one before, 42501 the scope has another owner.$$;
+Errors: ON001 the lease is lost; ON006 this token has finished the key; 22023 the step is done, or from_version is neither the present version nor the one before; 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_take_abandoned(
     scope text, max integer = 10, lease interval = NULL, holder text = NULL,
@@ -274,7 +276,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired. A key whose first lease expired is found only after the sweep key_abandon has moved it. The call skips parked and locked keys; above READ COMMITTED also keys that have changed since the snapshot. request is filled where the scope has keep_request. If holder has live leases from an earlier call, the call returns their keys again, and no others.
+$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired. If the expired lease is from the key's first claim, the sweep key_abandon must run before the call. The call skips parked and locked keys; above READ COMMITTED also keys changed since the snapshot. request is filled if the scope has keep_request. If holder has live leases from an earlier call, the call returns their keys again, and no others.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(
@@ -295,13 +297,13 @@ CREATE FUNCTION once.key_list(
     OUT created_at timestamptz, OUT finished_at timestamptz, OUT response_code integer, OUT last_error text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000 AS 'MODULE_PATHNAME', 'pg_once_key_list';
 COMMENT ON FUNCTION once.key_list(text, timestamptz, timestamptz, text, integer) IS
-$$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one row for a key that has no steps or is gone. in_status: only keys that are running, released, parked, finished or gone. derived_key: the key that the step sends; begun: number of attempts that began the step; done: the step's end is recorded; result: the step's result. Unordered, without tokens. max: 1 to 100000.
+$$Lists the steps of a scope's requests, for comparing with the other side's ledger: one row per step of the keys created in [since, until) (NULL: no bound), and one row for a key that has no steps or is gone. in_status: only keys with this status (running, released, parked, finished or gone). derived_key: the key that the step sends; begun: number of attempts that began the step; done: the step's end is recorded; result: the step's result. Unordered, without tokens. max: 1 to 100000.
 Errors: 22023 bad argument, or more rows than max; 42501 not a member of the scope's owner.$$;
 
 CREATE FUNCTION once.key_expire(scope text, key text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_expire';
 COMMENT ON FUNCTION once.key_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. A released key that is not due becomes due. false: no lease is alive, and the key does not wait for its retry. Waits for a transaction that has the key locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. A released key that is not due becomes due. Returns false and changes nothing for any other key, for example one that is parked, finished or unknown. Waits for a transaction that has the key locked.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.key_forget(scope text, key text)
@@ -313,7 +315,7 @@ Errors: 55006 its lease is alive, 22023 bad argument, 42501 not a member of the 
 CREATE FUNCTION once.scope_set(scope text, options json)
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_scope_set';
 COMMENT ON FUNCTION once.scope_set(text, json) IS
-$$Changes the named options (null: default) and returns all. lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval or 0 (an expired key is new at once); on_expiry: "resume" or "park"; max_attempts: a number above 0 (null: no limit); keep_request: a boolean; recovery_points: an array of texts in order; owner: a role, only its members may use the scope.
+$$Changes the named options and returns all; null sets the default, but for max_attempts it means no limit. lease, ttl, max_lease_life, retry_after: positive intervals as text; gone_for: an interval or 0 (a key past its ttl is new at once); on_expiry: "resume" or "park"; max_attempts: a number above 0; keep_request: a boolean; recovery_points: an array of texts in order; owner: a role, only its members may use the scope.
 Errors: 22023 an unknown option or a bad value, 42501 not a member of the present or the new owner, 40001 a lost race above READ COMMITTED, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.scope_get(scope text)

@@ -15,7 +15,8 @@
 -- A machine's row (in the user's table) is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does
 -- not conflict. Only cancel_finish locks it FOR UPDATE. This lock waits for all writers of items. After it,
 -- cancel_finish waits for no lock. Two transactions deadlock if both wrote items of one row and call cancel_finish.
--- A session that has locked a machine's row waits for a lease's lock only if the lease is of its own token.
+-- A function that has locked a machine's row waits for the lock of the row's lease only if the caller gave the lease's
+-- token.
 
 -- The tables are regclass, so they may be renamed, and a dump has their names. Columns and predicates are text, with
 -- every name qualified. `definition` lacks the tables' names and the owner, which have columns of their own.
@@ -46,9 +47,9 @@ COMMENT ON COLUMN once.machine.definition IS 'The normalised definition: predica
 COMMENT ON COLUMN once.machine.table_names IS 'The names of relation, items and wallet when the machine was defined; machine_check reports if another table has one of these names now.';
 SELECT pg_catalog.pg_extension_config_dump('once.machine', '');
 
--- The moves of machines whose definition has the member history. n orders the moves of a row: the server's clock in
--- microseconds since 2000, but at least the session's last number plus one. If a definition loses `history`, the sweep
--- task history_reap deletes the machine's rows from this table.
+-- The moves of machines whose definition says how long to keep moves (`history`). n orders the moves of a row: the
+-- server's clock in microseconds since 2000, but at least the session's last number plus one. If a definition loses
+-- `history`, the sweep task history_reap deletes the machine's rows from this table.
 CREATE TABLE once.machine_move (
     n           bigint      NOT NULL,
     at          timestamptz NOT NULL,
@@ -64,7 +65,7 @@ CREATE TABLE once.machine_move (
     CONSTRAINT machine_move_pkey PRIMARY KEY (id, n)
 );
 CREATE INDEX machine_move_at ON once.machine_move (machine, at);
-COMMENT ON TABLE once.machine_move IS 'Moves of machines whose definition has the member history. Read by machine_history.';
+COMMENT ON TABLE once.machine_move IS 'Moves of machines whose definition says how long to keep moves (history). Read by machine_history.';
 COMMENT ON COLUMN once.machine_move.n IS 'Order of the moves of a row.';
 COMMENT ON COLUMN once.machine_move.at IS 'When the move was made, before its transaction committed.';
 COMMENT ON COLUMN once.machine_move.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';
@@ -81,8 +82,8 @@ SELECT pg_catalog.pg_extension_config_dump('once.machine_move', '');
 CREATE FUNCTION once.machine_define(definition json)
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_define';
 COMMENT ON FUNCTION once.machine_define(json) IS
-$$Defines a machine over one of the caller's tables; returns what is stored. Members (?: optional): machine, table, id, status, version?, owner?, module?, history?, status_types, terminal?, transitions? [{from [...], to, when?, emit?}], steps? [{step_key, status, claim_state? {requester: [claim_into, revert_to]}, successful_state {requester: status}, lease?, emit?}], cancel? {flag, to}, refund? {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
-Errors: ON003 all faults in the DETAIL; 42501 not yours; 55006 leased or being torn down; 55P03.$$;
+$$Defines a machine on your table; returns what is stored. Members (?: optional): machine, table, id, status, version?, owner?, module?, history?, status_types, terminal?, transitions? [{from [...], to, when?, emit?}], steps? [{step_key, status, claim_state? {requester: [claim_into, revert_to]}, successful_state {requester: status}, lease?, emit?}], cancel? {flag, to}, refund? {items, item_id, subject, marker, marked, undecided?, when?, amount, wallet, wallet_id, account, balance}.
+Errors: ON003 faults (DETAIL: all); 42501 not allowed; 55006 a lease or teardown forbids it; 55P03 lock timeout.$$;
 
 CREATE FUNCTION once.machine_drop(machine text)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_drop';
@@ -99,7 +100,7 @@ Errors: 42704 no such machine; 42501 not yours.$$;
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$Reports problems of one machine (NULL: of all): tables, columns, types, indexes, enum labels and rules that do not fit the definition; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing, disabled, followed by another BEFORE trigger, or of the wrong kind for a partition. No rows: nothing found. Reads a table as its owner.
+$$Reports problems of one machine (NULL: of all): tables, columns, types, indexes, enum labels and rules that do not fit the definition; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing or disabled; a BEFORE trigger that fires after the guard; a partition whose guard is an AFTER trigger, which refuses an UPDATE that takes a row to another partition. No rows: nothing found. Reads a table as its owner.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
@@ -112,8 +113,8 @@ CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
 $$Puts triggers on a machine's table and items, or removes them. Outside the extension's calls they refuse with ON002:
-Table: an undeclared move; a move into or out of a claim state; an INSERT of a claimed, cancelled or flagged row; a change of the flag; a new id of a claimed, flagged or cancelled row; a DELETE during a teardown.
-Items: setting the marker; changing marker, amount or row of a marked item; deleting it before its row is cancelled; an undecided item for a cancelled row.
+Table: an undeclared move; a move into or out of a claim state; inserting a claimed, cancelled or flagged row, or changing its id; a change of the flag; a DELETE during a teardown.
+Items: setting the marker; changing a marked item's marker, amount or row id; deleting it before its row is cancelled; giving a cancelled row an undecided item (marker NULL or refund.undecided).
 Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the transaction again.$$;
 
 -- The guard's two trigger functions; the argument of their triggers is the machine's name.
@@ -131,7 +132,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
-$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: also allows the moves of steps without a claim state for this requester; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
+$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: steps that give it a successful_state but no claim_state count as moves, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
 Errors: ON002 no such move is declared, or a trigger or policy suppresses the update; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(
@@ -140,7 +141,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, "any", text, text[], json, text, bigint) IS
-'transition for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same transition for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';
 
 CREATE FUNCTION once.transition_many(
     machine text, ids text[], to_status text, from_status text[] = NULL, requester text = NULL,
@@ -167,7 +168,7 @@ CREATE FUNCTION once.machine_history(
     OUT role text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
 COMMENT ON FUNCTION once.machine_history(text, text, integer) IS
-$$Lists up to max (1 to 100000) recorded moves of a row, the newest first. Moves are recorded if the definition has the member history. how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Does not check owners.
+$$Lists up to max (1 to 100000) recorded moves of a row, the newest first. Moves are recorded only if the definition says how long to keep them (history). how: transition, claim, finish, release, sweep, cancel, or by_hand (any other UPDATE, while the guard is on). Does not check owners.
 Errors: 42704 no such machine, 22023 bad argument.$$;
 
 CREATE FUNCTION once.machine_history(
@@ -176,4 +177,4 @@ CREATE FUNCTION once.machine_history(
     OUT role text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_history';
 COMMENT ON FUNCTION once.machine_history(text, "any", integer) IS
-'machine_history for an id that is not text: any type that prints as one value, for example bigint, numeric or uuid. An array or a row raises 22023.';
+'The same machine_history for an id of another type than text, for example bigint or uuid. An array or a row raises 22023.';

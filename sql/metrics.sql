@@ -14,7 +14,7 @@ $$For an exporter: a row for each number, with the name and labels of Prometheus
 CREATE FUNCTION once.doctor(OUT level text, OUT problem text, OUT detail text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_doctor';
 COMMENT ON FUNCTION once.doctor() IS
-$$A row for each problem. level: error (now), warning (soon), info (good to know; nothing is wrong). It checks, for example, old transactions, replication slots and standbys that hold back vacuum; a janitor that is not running or fails; dead letters; unfinished requests; the findings of machine_check; rows that a sweep has deferred; backends that hold locks for long; invalid indexes and dead rows; once.fake_now and synchronous_commit of this session; owners that are gone; events from the future; versions of SQL and library. Writes nothing; works in a READ ONLY transaction and on a standby.$$;
+$$A row for each problem. level: error (now), warning (soon), info (nothing is wrong). It checks, for example, old transactions, replication slots and standbys that hold back vacuum; a janitor that is not running or fails; dead letters; unfinished requests; the findings of machine_check; rows that a sweep has deferred; backends that hold locks for long; invalid indexes and dead rows; once.fake_now and synchronous_commit of this session; owners that are gone; events from the future; different versions of library and extension. Writes nothing; works in a READ ONLY transaction and on a standby.$$;
 
 CREATE FUNCTION once.verify(max integer = 10000, OUT invariant text, OUT detail text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 AS 'MODULE_PATHNAME', 'pg_once_verify';

@@ -3,9 +3,10 @@
 -- PUBLIC gets nothing except shard_of. Without a grant only the extension's owner may call the other functions. They
 -- access the extension's tables whatever the caller's rights, so no role needs a right on these tables.
 
--- The functions and procedures of each kind of rights; grant_role applies these rows. An upgrade that adds functions
--- replaces the view and calls grant_role again for the rows of once.role_grant. This is a view, because
--- rows that this script inserts into a table would collide with the initial copy of a logical subscription.
+-- This view lists the functions and procedures of each kind of rights. grant_role grants EXECUTE on all of one kind.
+-- An upgrade that adds functions replaces the view and calls grant_role again for the rows of once.role_grant. This is
+-- a view, because rows that this script inserts into a table would collide with the initial copy of a logical
+-- subscription.
 CREATE VIEW once.role_function (kind, function_name) AS
     WITH opened (kind, function_name) AS (VALUES
     ('use', 'key_claim'), ('use', 'key_advance'), ('use', 'key_complete'),

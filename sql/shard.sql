@@ -1,4 +1,4 @@
--- shard: which part of the routing values this database holds.
+-- shard: which shard this database is. Each routing value, such as a tenant's name, belongs to one shard.
 --
 -- One shard is one database; the number of shards never changes. A shard moves between clusters as a whole, by
 -- PostgreSQL's own means; the pooler maps databases to clusters. Claims of another shard's keys are refused (ON007).

@@ -24,7 +24,7 @@ fn app(pool: Pool) -> Router {
         .with_state(pool)
 }
 
-/// Takes the user from a header. The proxy in front of this service must set it, and drop a client's own.
+/// Takes the user from a header. The proxy in front of this service must set it, and overwrite a client's own header.
 async fn authenticate(mut request: Request) -> Result<Request, Answer> {
     let name = request.headers().get("X-Forwarded-User");
     let user = User::authenticated(name.and_then(|name| name.to_str().ok()))?;

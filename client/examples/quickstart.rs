@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
         .batch_execute("CREATE TABLE IF NOT EXISTS payments (id uuid, amount int)")
         .await?;
 
-    // The user who is authenticated, and the client's Idempotency-Key header: see http::key_of_header.
+    // A service takes the user from its login and the key from the Idempotency-Key header: see http::key_of_header.
     let key = format!("ada/{}", uuid::Uuid::now_v7());
     for amount in [100, 100, 999] {
         let outcome = Scope::new("payments.create")

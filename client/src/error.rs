@@ -56,9 +56,9 @@ type Refusal<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 pub enum Kind {
     /// `ON001`: the lease is lost. Stop, and undo effects outside the database (the hint may ask for a check first).
     LeaseLost,
-    /// `ON006`: an earlier, committed transaction has made this write, finished the key with this token, or ended an
-    /// event that the write names. Roll back this transaction, and continue from the stored state: read it, or claim
-    /// again. If the call is alone in its transaction and repeats a call with a lost answer, the earlier one succeeded.
+    /// `ON006`: this write is committed already; or its token has finished the key or the action, or acked or nacked
+    /// the event; or there is a verdict already. Roll back, and continue from the stored state: read it, or claim
+    /// again. If the call is alone in its transaction and repeats a write whose answer was lost, that write succeeded.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.
@@ -96,10 +96,10 @@ pub enum Kind {
 }
 
 impl Error {
-    /// Wraps any other error, for `?` in work, in a handler and in a job: `.map_err(Error::other)?`. The result is of
-    /// [`Kind::Other`], unless the error or one in its `source()` chain is a driver's error: then the driver's error
-    /// decides the kind. An error from another PostgreSQL server would be judged in the same way, and the work might
-    /// run again: wrap only the text of such an error.
+    /// Wraps an error of any type. In a closure that this crate calls, write `.map_err(Error::other)?` if `?` alone
+    /// cannot convert the error. The result is of [`Kind::Other`], unless the error or one in its `source()` chain is a
+    /// driver's error: then the driver's error decides the kind. An error from another PostgreSQL server would be
+    /// judged in the same way, and the work might run again: wrap only the text of such an error.
     ///
     /// The kind does not show whether another service has carried out a call. If it may have, return
     /// [`Failure::retry`](crate::Failure::retry) or [`Failure::unknown`](crate::Failure::unknown) instead.
@@ -174,7 +174,7 @@ impl Error {
         self.kind() == Kind::Conflict
     }
 
-    /// Whether workers and lease-ending writes retry after this error. They retry after `ReadOnly`, as in a failover.
+    /// Whether workers and lease-ending writes retry. They retry after `ReadOnly`, because a failover can cause it.
     pub(crate) fn may_pass(&self) -> bool {
         self.is_retryable() || matches!(self.kind(), Kind::Overloaded | Kind::ReadOnly)
     }

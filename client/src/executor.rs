@@ -1,8 +1,8 @@
 //! Owns the execution of calls: each call is one statement on the caller's own executor.
 //!
 //! Invariant: over tokio-postgres a call is one round trip, the Parse-Bind-Execute-Sync of an unnamed statement. The
-//! call leaves nothing behind in the session, so it works through a transaction-mode pooler. If a call is dropped after
-//! `SUSPICIOUS` without an answer, its pooled connection is not used again.
+//! call leaves nothing behind in the session, so it works through a transaction-mode pooler. If a call has waited for a
+//! second (`SUSPICIOUS`) and is dropped before its answer comes, its pooled connection is closed.
 
 use std::fmt::Display;
 use std::future::Future;

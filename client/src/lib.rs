@@ -63,7 +63,7 @@
 //! A worker needs the connections that its running handlers hold, and one or two more connections. A lease is lost if
 //! its heartbeat waits too long for a connection.
 //!
-//! A call that is dropped or times out ([`Backoff::call_timeout`]) after a second or more closes its pooled connection.
+//! If a call has waited 1 s when dropped or timed out ([`Backoff::call_timeout`]), its pooled connection is closed.
 //! So the pool drops its connections to a vanished server (a failover, a firewall) one by one. `tcp_user_timeout` and
 //! `keepalives_idle` in `tokio_postgres::Config` close all such connections, also those that handlers hold. Give the
 //! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls, too. Without

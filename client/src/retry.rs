@@ -14,7 +14,7 @@ use crate::{Error, Failure, Kind};
 /// The shortest wait of a loop without a bound on its tries, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long the write that ends a lease is retried if the lease lasts longer: a stop waits for this write.
+/// Limits how long the write that ends a lease is retried, because a worker that is told to stop waits for this write.
 const LONGEST_INSISTENCE: Duration = Duration::from_secs(30);
 
 /// The number of tries, the waits between them, and the timeout of each try.
@@ -35,8 +35,8 @@ pub struct Backoff {
     pub base: Duration,
     /// The upper bound of every random wait.
     pub cap: Duration,
-    /// How many times to try in all; 1 means once, without a retry. 0 counts as 1. The write that ends a lease is
-    /// also retried after that: for the length of the lease, or 30 seconds if the lease is longer.
+    /// How many times to try in all; 1 means once, without a retry. 0 counts as 1. The write that ends a key's lease or
+    /// releases a row is retried for the length of the lease instead: at most 30 seconds, at least one `call_timeout`.
     pub tries: u32,
     /// How long one call to the database may take before it times out ([`Error::TimedOut`]), including the wait for a
     /// connection of the pool.
@@ -136,7 +136,7 @@ impl Backoff {
     /// random time and calls again. Any other failure, or a `retry_after` above `cap`, ends the calls at once.
     ///
     /// Return `Retry` if the service did nothing, or if it dedupes by the key that was sent; `Unknown` if the service
-    /// may have acted; `Abort` if it refused for good ([`http::is_final`](crate::http::is_final), but not 404 and 405).
+    /// may have acted; `Abort` for a [final](crate::http::is_final) status other than 404 and 405.
     ///
     /// # Errors
     /// The last failure.
@@ -184,8 +184,8 @@ impl Backoff {
         }
     }
 
-    /// Like `retry`, but for `enough` time, and an overloaded or read-only database is asked again. Returns the answer
-    /// and the time at which its call was sent; else the last error that is not `TimedOut`, if there was one.
+    /// Like `retry`, but retries for `enough` time, also after `Overloaded` and `ReadOnly`. Returns the answer
+    /// and the time at which its call was sent; after `enough`, the last error (`TimedOut` only if there was no other).
     pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Error>>>(
         &self,
         enough: Duration,

@@ -66,7 +66,7 @@ impl Call {
             Some(value) if of != pg_sys::TEXTOID && of != pg_sys::InvalidOid => value,
             text => return Ok(text.map(varlena)),
         };
-        // SAFETY: all look into the system caches; the output function belongs to the value's type.
+        // SAFETY: the look-ups read the system caches. The output function belongs to the type of `value`.
         unsafe {
             let base = pg_sys::getBaseType(of);
             if pg_sys::get_element_type(base) != pg_sys::InvalidOid || pg_sys::type_is_rowtype(base)

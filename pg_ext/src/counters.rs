@@ -101,8 +101,8 @@ impl Slot {
         std::array::from_fn(of)
     }
 
-    /// Claims since the older sample. Stores a new sample if one is due; meanwhile another session may read an older
-    /// sample that is only partly replaced.
+    /// Claims since the sample `older`. If a new sample is due, replaces `older` and `newer` count by count. During the
+    /// replacement, another session may use an `older` in which only some counts are new.
     fn lately(&self, now: i64, totals: &Counts) -> Counts {
         let at = self.sampled_at.load(Relaxed);
         let is_due = now.saturating_sub(at) >= WINDOW_US;

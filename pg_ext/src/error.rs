@@ -101,7 +101,7 @@ impl Error {
         .hint(hint)
     }
 
-    /// ON006 for a write that an earlier call has made. `behind` ends the hint: how to go on after this call.
+    /// ON006 for a write that an earlier call has made. The hint ends with the text `behind`: how to go on.
     pub fn already_done(what: impl AsRef<str>, behind: &str) -> Error {
         Error::new(Kind::AlreadyDone, what.as_ref()).hint(format!(
             "Roll back to before your own writes of this transaction, then go on after this call: {behind}"

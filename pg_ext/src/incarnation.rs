@@ -3,7 +3,7 @@
 //!
 //! The incarnation is made of the system identifier and a random number in the body of `once.incarnation()`. No table
 //! stores the random number, so a restored dump gets a new one, and a publication does not copy it. A physical copy and
-//! CREATE DATABASE keep the incarnation. pg_upgrade keeps only the random number, so it begins a new incarnation.
+//! a copy by TEMPLATE keep the incarnation. pg_upgrade keeps only the random number, so it begins a new incarnation.
 
 use crate::call::{Call, varlena};
 use crate::error::{Error, Kind, Result};

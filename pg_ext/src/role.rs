@@ -129,7 +129,7 @@ struct OfTheUser {
 
 impl OfTheUser {
     fn begin() -> OfTheUser {
-        // SAFETY: a variable of this backend, restored by Drop; an error that ends the script sets it to false.
+        // SAFETY: a variable of this backend. Drop restores it; if the script fails, the server sets it to false.
         unsafe {
             let in_script = pg_sys::creating_extension;
             pg_sys::creating_extension = false;

@@ -66,8 +66,8 @@ impl Rows {
     /// Begins the set; raises 0A000 if the calling query cannot take a set.
     pub fn begin(call: &Call) -> Rows {
         let fcinfo = call.fcinfo();
-        // SAFETY: fcinfo is the running call's; the server checks that the call can take a set, and expects these
-        // columns.
+        // SAFETY: fcinfo is the running call's. The server raises an error if the query cannot take a set. The set gets
+        // the columns that the query expects, and resultinfo is a ReturnSetInfo.
         unsafe {
             pg_sys::InitMaterializedSRF(fcinfo, pg_sys::MAT_SRF_USE_EXPECTED_DESC);
             Rows {

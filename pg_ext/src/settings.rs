@@ -77,7 +77,7 @@ pub fn retry_within(lease_left_us: i64, most: i64) -> i64 {
     lease_left_us.min(most).max(LEAST_RETRY_US)
 }
 
-/// A machine's claim states are covered for this long after a sweep without failures (once.janitor_grace).
+/// `machine_assert` raises ON004 if a machine's last sweep without failures is older than this (once.janitor_grace).
 pub fn janitor_grace_us() -> i64 {
     i64::from(JANITOR_GRACE.get()) * 1_000
 }
@@ -100,7 +100,7 @@ pub fn covering_naptime() -> Duration {
 }
 
 /// The time from the start of one pass over an idle database to the next: half of once.janitor_grace, but at most
-/// [`MOST_NAPTIME`]. This keeps claim states covered between passes.
+/// [`MOST_NAPTIME`]. This keeps the last sweep of claim states recent enough for `machine_assert`.
 pub fn longest_pause() -> Duration {
     let covered = (JANITOR_GRACE.get() / 2).clamp(LEAST_NAPTIME, MOST_NAPTIME);
     Duration::from_millis(covered.unsigned_abs().into())
@@ -211,7 +211,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.janitor_grace",
-        c"A machine's claim states are covered for this long after a sweep without failures (machine_assert).",
+        c"machine_assert raises ON004 if a machine with claim states had no sweep without failures for this long.",
         c"In milliseconds without a unit; default 10min.",
         &JANITOR_GRACE,
         1,
@@ -222,7 +222,7 @@ pub fn register() {
     GucRegistry::define_string_guc(
         c"once.janitor_databases",
         c"Databases in which the background workers sweep.",
-        c"Names separated by commas; a name with a comma, or a space at its edge, in double quotes; default none. Read again on reload; needs shared_preload_libraries = 'pg_once'.",
+        c"Names separated by commas. A name with a comma, or with a space at its start or end, is put in double quotes. Default none. Read again on reload; needs shared_preload_libraries = 'pg_once'.",
         &JANITOR_DATABASES,
         GucContext::Sighup,
         GucFlags::default(),

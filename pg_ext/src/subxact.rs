@@ -55,8 +55,8 @@ enum Raised {
 }
 
 /// Runs `work` in a subtransaction. A failure undoes the writes of `work` and is the inner result. An error for the
-/// whole transaction (a cancelled query, a shutdown, a lost race above READ COMMITTED) is the outer result. No pin and
-/// no open relation of `work` may outlive its failure.
+/// whole transaction (a cancelled query, a shutdown, a lost race above READ COMMITTED) is the outer result. After a
+/// failure, no code may use a pin or an open relation of `work`: the rollback has released them.
 pub fn attempt<T>(work: impl FnOnce() -> Result<T>) -> Result<std::result::Result<T, Failure>> {
     match inside(work) {
         Ok(value) => Ok(Ok(value)),
@@ -105,7 +105,7 @@ fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised>
     ended
 }
 
-/// An error of ours that ends the whole transaction: an inner attempt or `work` itself raised it.
+/// Whether an error of ours, raised by an inner [`attempt`] or by `work` itself, ends the whole transaction.
 fn stops(kind: Kind) -> bool {
     match kind {
         Kind::Cancelled | Kind::Shutdown => true,

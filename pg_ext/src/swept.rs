@@ -2,8 +2,8 @@
 //! action_release it also holds the last run for each machine.
 //!
 //! A good run with nothing to do is not written if the last run was good, had the same served_by, and ended within the
-//! last 30 seconds (or a quarter of once.janitor_grace, if that is shorter). So an idle janitor hardly writes and still
-//! covers claim states. A run is not recorded if another session has locked its row: no sweep waits for that lock.
+//! last 30 seconds (or a quarter of once.janitor_grace, if that is shorter). So an idle janitor hardly writes, but
+//! [`covers`] stays true. A run is not recorded if another session has locked its row: no sweep waits for that lock.
 
 use crate::call::from_utf8;
 use crate::caller;
@@ -98,8 +98,8 @@ pub fn noting(swept: &mut Swept, note: impl FnOnce() -> Result<()>) -> Result<()
     Ok(())
 }
 
-/// Records the end of a run of a task for one machine (empty: the whole task); a run without failures is good. Does
-/// nothing while another session records a run of that task.
+/// Records the end of a run of a task for one machine (empty: for the whole task). `is_good`: the run had no failures.
+/// Does nothing while another session records a run of that task.
 pub fn record(task: &str, machine: &[u8], swept: &Swept, is_good: bool) -> Result<()> {
     let table = Table::to_write(JANITOR_TABLE)?;
     let snapshot = Snapshot::latest();

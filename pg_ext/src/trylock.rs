@@ -1,9 +1,9 @@
 //! Locks on numbers in a lock space of our own.
 //!
-//! A claim tries to lock its key's number before it writes the key. A session that does not get the lock knows that
-//! another session is claiming the key. The claim releases the lock after the write, so 200,000 claims in one
-//! transaction do not fill shared memory. Some other locks are kept to the end of the transaction ([`TryLock::keep`]).
-//! A (sub)transaction that an error aborts releases all locks that it has taken.
+//! Before a claim writes a key, it tries to lock a number, a hash of the key. A session that does not get the lock
+//! knows that another session is claiming the key. The claim releases the lock after the write, so 200,000 claims in
+//! one transaction do not fill shared memory. Some other locks are kept to the end of the transaction
+//! ([`TryLock::keep`]). A (sub)transaction that an error aborts releases all locks that it has taken.
 
 use crate::error::{Error, Result};
 use pgrx::PgSqlErrorCode as Code;

@@ -6,7 +6,7 @@ CREATE TABLE wallet (
     points   bigint NOT NULL CHECK (points >= 0)
 );
 
--- status has no CHECK: the guard refuses undeclared moves, but not an INSERT in an undeclared status.
+-- status has no CHECK, because the guard refuses undeclared moves. An INSERT in an undeclared status is accepted.
 CREATE TABLE batch_job (
     id               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     customer         text    NOT NULL REFERENCES wallet,

@@ -74,7 +74,7 @@ cluster_remove() {
     rm -rf "$directory" "$(cluster_sockets "$directory")"
 }
 
-# `cluster_verified bindir`: runs once.verify() in each database of the last started cluster that has the extension.
+# `cluster_verified bindir`: in the last started cluster, runs once.verify() in each database that has the extension.
 # Fails if once.verify() finds anything.
 cluster_verified() {
     local ask=("$1/psql" -X -At -h 127.0.0.1 -p "$CLUSTER_PORT" -U postgres) database found

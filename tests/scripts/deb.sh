@@ -76,11 +76,12 @@ Depends: postgresql-$version, $(deb_libraries "$root")
 Section: database
 Priority: optional
 Description: retries that converge, for PostgreSQL $version
- pg_once makes retries safe inside PostgreSQL: idempotency keys with leases,
- recovery points and stored answers, declared moves of a table's rows, and
- events that commit with the transaction that emits them, delivered under
- leases with retries. A request that is sent twice, a worker that dies half-way
- and a client that never hears the answer all end in one result.
+ pg_once makes retries safe inside PostgreSQL. Idempotency keys have leases,
+ recovery points and stored answers. Machines declare the states and moves of a
+ table's rows. Events commit with the transaction that emits them, and are
+ delivered under leases with retries. A request that is sent twice, a worker
+ that dies half-way and a client that never hears the answer all end in one
+ result.
  .
  After the installation: CREATE EXTENSION pg_once, in each database that wants
  it.

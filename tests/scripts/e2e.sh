@@ -58,10 +58,11 @@ e2e_programs() {
         }' | sort -s -n -k 1,1 | cut -d ' ' -f 2-
 }
 
-# `run_e2e pg_config old_pg_config [--test name ...]`: the end-to-end tests on the first server; tests of pg_upgrade
-# upgrade from the second. Two programs run at a time, since most of them wait. A program that has ended prints one
-# line, and its whole output if it failed. E2E_SKIP names tests to leave out. E2E_WITHOUT names one program to leave
-# out. Call run_e2e in a subshell, whose end removes the clusters.
+# `run_e2e pg_config old_pg_config [--test name ...]`: runs the end-to-end tests on the server of pg_config. The tests
+# of pg_upgrade, and of a shard's move to a newer version, begin on the server of old_pg_config. Two programs run at a
+# time, since most of them wait. A program that has ended prints one line, and its whole output if it failed. E2E_SKIP
+# names tests to leave out. E2E_WITHOUT names one program to leave out. Call run_e2e in a subshell, whose end removes
+# the clusters.
 run_e2e() {
     local config=$1 old=$2 clusters programs name file status skip=() failures=()
     for name in ${E2E_SKIP:-}; do skip+=(--skip "$name"); done
@@ -79,7 +80,7 @@ run_e2e() {
         (
             trap - EXIT
             begin=$SECONDS status=ok
-            # cargo test would run the programs in this directory.
+            # Under cargo test, too, tests/ is the working directory of the end-to-end tests.
             cd tests || exit
             case $file in /*) ;; *) file=../$file ;; esac
             RUST_TEST_THREADS=$(test_threads) PG_ONCE_PG_CONFIG=$config PG_ONCE_OLD_PG_CONFIG=$old \

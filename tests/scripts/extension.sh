@@ -78,7 +78,9 @@ put_extension() {
 
 may_write() { [ -w "$("$1" --pkglibdir)" ] && [ -w "$("$1" --sharedir)/extension" ]; }
 
-# Prints our copy's pg_config if the copy has the same headers as $2 (cargo then reuses the copy's build), else $2.
+# `headers_for major_version pg_config`: prints the pg_config whose headers the build uses. If our private copy of that
+# major version has the given server's minor version and pg_config.h, the build uses the copy's headers, and cargo
+# reuses what it built for the copy. Otherwise the build uses the given server's headers.
 headers_for() {
     local private
     private=$(private_pg_config "$1")

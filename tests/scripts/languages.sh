@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The example programs in other languages (sql/examples/), tested against a private cluster, each in
-# a database of its own. Sourced after cluster.sh.
+# Tests the example programs in other languages (sql/examples/) on a private cluster. Each language has a database of
+# its own. Sourced after cluster.sh.
 #
 # The dependencies of Python and Node are installed under target/tools/languages, in pinned versions. Java uses Debian's
 # driver. Missing languages are installed from Debian packages where that is allowed.
@@ -88,7 +88,7 @@ ready_node() {
 
 ready_java() { true; }
 
-# Installs the package as a wheel. The tests' import path does not contain the package's folder.
+# Installs the package as a wheel. The tests import the installed package, not the files of its source folder.
 python_wheel() {
     local directory=$1
     rm -rf "$directory/wheels" &&

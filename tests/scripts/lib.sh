@@ -10,10 +10,11 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 cd "$ROOT"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
-# `make test` takes the first of these that is available; `make test-matrix` takes all, and others on this machine.
+# `make test` takes the first of these versions that is available. `make test-matrix` takes all of them, and also each
+# version of KNOWN_VERSIONS whose server is on this machine.
 ALWAYS_VERSIONS="15 16 18"
 KNOWN_VERSIONS="15 16 17 18"
-# If this version is not tested, `make test-matrix` only compiles for it.
+# If `make test-matrix` runs no tests on this version, it compiles and lints the extension for this version.
 COMPILED_VERSION=17
 # Servers must not inherit a user's client settings.
 unset PGHOST PGPORT PGUSER PGDATABASE PGDATA PGPASSWORD PGOPTIONS PGSERVICE

@@ -55,10 +55,11 @@ if [ $# -gt 0 ]; then exit; fi
 check "Formatting (these files differ from what 'cargo fmt --all' makes of them)" format_check
 check "Shell scripts" shell_check
 check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
-# `--all-targets` would check a program twice if it has no unit tests.
+# Not `--all-targets`: it includes `--benches`, which checks programs without unit tests (`test = false`) a second time.
 check "Clippy: the client and the tests" clippy "${BOTH[@]}" --lib --bins --examples --tests
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
-# `--example` gives the dependencies the same features as for clippy, so cargo does not check them again.
+# For an example cargo adds the dev-dependencies. With them the dependencies have the same features as for clippy above,
+# so cargo does not check the dependencies again.
 check "The client's documentation" env RUSTDOCFLAGS="-D warnings" \
     cargo doc --quiet --package pg-once --all-features --no-deps --lib --example quickstart
 

@@ -28,10 +28,13 @@ write_install() {
     cat <<END
 pg_once $(pg_once_version) for PostgreSQL $version on $(uname -m).
 
-Install, as root (pg_config must be that server's; a file that is in use is replaced, not written over):
+Install, as root:
 
     cp --remove-destination lib/* "\$(pg_config --pkglibdir)/"
     cp --remove-destination extension/* "\$(pg_config --sharedir)/extension/"
+
+pg_config must be the one of the server that gets pg_once. --remove-destination lets running
+sessions keep the old library; overwriting the library in place would crash the server.
 
 Then, in each database that wants it: CREATE EXTENSION pg_once;
 or, where an older version is: ALTER EXTENSION pg_once UPDATE; (docs/how-to/install.md)

@@ -24,7 +24,8 @@ can_draw() {
     have chromium && need_mermaid
 }
 
-# `machine_picture psql path`: a mermaid block with the diagram of the machine path.json over the tables of path.sql.
+# `machine_picture psql path`: prints a mermaid block with the diagram of one machine. The file "$path.sql" makes the
+# machine's tables, and the file "$path.json" declares the machine.
 machine_picture() {
     local machine=${2##*/}
     echo '```mermaid'

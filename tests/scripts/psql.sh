@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make psql: psql in a private cluster that has the extension. `psql.sh stop` stops the cluster.
-# The cluster's data stay between calls. Arguments for psql follow the script, such as -c 'select 1'.
+# The cluster's data stay between calls. All other arguments go to psql: `psql.sh -c 'select 1'`.
 # shellcheck source=tests/scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 . tests/scripts/toolchain.sh

@@ -194,7 +194,8 @@ is_fresh() {
     [ "$(sed -n 2p "$copy/stamp")" = "$source" ] && [ "$(sed -n 1p "$copy/stamp")" = "$("$source" --version)" ]
 }
 
-# Links pg_cron's files into the copy where Debian has pg_cron: the janitor's tests then run with the real pg_cron.
+# If apt has pg_cron for this version, installs pg_cron and links its files into the copy. Then the janitor's tests run
+# with the real pg_cron.
 link_pg_cron() {
     local version=$1 copy=$2 source=$3 from to file
     if ! apt_knows "postgresql-$version-cron"; then return 0; fi

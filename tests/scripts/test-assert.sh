@@ -49,7 +49,8 @@ build_server() {
     rm -rf "$SERVER"
     (
         cd "$work/source"
-        # Debian's patches concern paths only. -O1 halves the time of a build, and keeps locals in a stack trace.
+        # Debian's patches are not applied; most of them concern paths. -O1 halves the time of a build, and keeps locals
+        # in a stack trace.
         CFLAGS="-O1 -g -fno-omit-frame-pointer" ./configure --quiet --prefix "$SERVER.new" --enable-cassert \
             --with-icu --without-readline
         for module in . contrib/amcheck contrib/pg_visibility; do

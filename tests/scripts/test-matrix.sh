@@ -118,7 +118,7 @@ if wanted core; then
         part "the core of the end-to-end tests, PostgreSQL $version" e2e_tests "$version" "${CORE[@]}"
     done
 fi
-# The tests of pg_upgrade upgrade from the oldest version: the extension must be installed there.
+# The core tests run on the oldest version, and the tests of pg_upgrade begin on it, so it must have the extension.
 if wanted core || wanted pooler; then built "$OLDEST" release; fi
 if wanted core; then
     part "the core of the end-to-end tests with the release build, PostgreSQL $OLDEST" e2e_tests "$OLDEST" "${CORE[@]}"

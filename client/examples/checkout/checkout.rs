@@ -1,8 +1,8 @@
 //! Owns a checkout: a charge and a shipment with their compensations, and the order.
 //!
 //! 1. The key is claimed with the order as its request.
-//! 2. Each foreign call is a step. Its compensation is registered before the call; the receipt's event
-//!    is registered with the record of the charge.
+//! 2. Each foreign call is a step. Its compensation is registered before the call. When the charge's result is
+//!    recorded, the event that sends a receipt to the customer is registered, too.
 //! 3. The order's row and the answer commit together, and with them the receipt's event. If a call is
 //!    refused for good, the key is aborted instead, and the abort emits the compensations, newest
 //!    first.

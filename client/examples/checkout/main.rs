@@ -190,8 +190,8 @@ impl Shop {
         }
     }
 
-    /// The bank does not answer, then says 503, the customer cancels, and then the bank books the first charge: this
-    /// charge is refunded, too.
+    /// The first request to the bank gets no answer, the second gets 503, and the customer cancels. After that the
+    /// first request arrives at the bank and makes a charge. This charge is refunded.
     async fn killed_and_given_up(&self) -> Result<()> {
         let late = Trouble::Late(Duration::from_secs(4));
         self.foreign.trouble(CHARGES, &[late, Trouble::Refuse(503)]);

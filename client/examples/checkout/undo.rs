@@ -18,10 +18,10 @@ use crate::common::http::{Ended, Http};
 const UNDONE: &str =
     "INSERT INTO undone (key, step, what) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
 
-/// By the database's clock, which has also set the event's time.
+/// Whether the event's time is at least $2 seconds ago, by the database's clock. The same clock has set that time.
 const IS_OLDER: &str = "SELECT clock_timestamp() - $1::timestamptz >= make_interval(secs => $2)";
 
-/// Until this time after the abort, an unanswered call may still arrive.
+/// How long after the abort an unanswered call may still arrive.
 const ARRIVES_LATE: Duration = Duration::from_secs(3);
 
 pub const REFUNDS: &str = "/refunds";
@@ -63,7 +63,7 @@ impl Deliver for Undoer {
 }
 
 impl Undoer {
-    /// Whether a call that is not found now was never made. Asked before the lookup.
+    /// Whether the call can no longer arrive. If the answer is yes and a later lookup finds nothing, nothing was made.
     async fn is_settled(&self, event: &Event) -> Result<bool, Error> {
         let client = self.pool.get().await?;
         let late = ARRIVES_LATE.as_secs_f64();

@@ -52,21 +52,21 @@ struct Args {
     /// If not, a retry first looks for a charge of an earlier attempt.
     #[arg(long, env = "ORDERS_BANK_DEDUPES", default_value_t = true, action = ArgAction::Set)]
     bank_dedupes: bool,
-    /// Whether the bank can be asked for the charges of a reference. If it neither dedupes nor can
-    /// be asked, an order is parked if the bank, or a gateway before it, does not answer its charge.
+    /// Whether the bank can be asked for the charges of a reference. If the bank neither dedupes nor
+    /// can be asked, an order is parked when it is not known whether the bank has charged.
     #[arg(long, env = "ORDERS_BANK_CAN_BE_ASKED", default_value_t = true, action = ArgAction::Set)]
     bank_can_be_asked: bool,
     /// The lease of a key, in milliseconds: how soon another process goes on after this one died.
     #[arg(long, env = "ORDERS_LEASE_MS", default_value_t = 5000)]
     lease_ms: u64,
-    /// How long, in milliseconds, a duplicate with Prefer: wait=5 may wait for the first request's
-    /// answer. Without that header it is answered 409 at once.
+    /// A duplicate with the header Prefer: wait=5 waits up to 5 seconds for the first request's answer, but no
+    /// longer than this many milliseconds. Without that header a duplicate is answered 409 at once.
     #[arg(long, env = "ORDERS_LONGEST_WAIT_MS", default_value_t = 10_000)]
     longest_wait_ms: u64,
     /// The scope of the keys.
     #[arg(long, env = "ORDERS_SCOPE", default_value = "orders.create")]
     scope: String,
-    /// The upper limit of the completer's pause after a poll without abandoned orders, in milliseconds.
+    /// The longest time between two polls of the completer while it finds no abandoned order, in milliseconds.
     /// The completer runs only if the scope keeps its requests:
     /// select once.scope_set('orders.create', '{"keep_request": true}')
     #[arg(long, env = "ORDERS_COMPLETE_EVERY_MS", default_value_t = 5000)]

@@ -28,8 +28,8 @@ const TABLE: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency
 const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id, \
     made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
-/// Until this time after an unanswered request, the bank may still book the charge: a lookup without a result proves
-/// nothing.
+/// How long after an unanswered request the bank may still book the charge. A lookup within this time may find no
+/// charge although one will be booked.
 const BOOKS_LATE: Duration = Duration::from_secs(1);
 
 /// The body of a `POST /orders`.
@@ -117,7 +117,7 @@ impl Shop {
                 return Err(Failure::unknown("the charge is recorded without its id"));
             }
             Step::First { derived_key } => (derived_key, false),
-            // A bank that dedupes gets the same key; another bank is first asked for an earlier charge, if possible.
+            // A bank that does not dedupe would charge again, so an earlier charge is looked for first.
             Step::Again { derived_key, .. } => (derived_key, !self.bank.dedupes),
         };
         crash::point("after_step_begin");
@@ -154,7 +154,7 @@ impl Shop {
                 "an earlier attempt may have charged, and the bank cannot be asked",
             ));
         }
-        // The earlier attempt has ended, so its request is older than this wait.
+        // The earlier attempt has ended. After this wait, the bank no longer books a charge of that attempt.
         sleep(BOOKS_LATE).await;
         match self.bank.find(lease.key().as_str()).await {
             Ok(Some(charge_id)) => Ok(charge_id),

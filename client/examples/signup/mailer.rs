@@ -1,8 +1,8 @@
 //! Sends one mail, and marks a user whose mail cannot be sent.
 //!
 //! Invariant: each request to the mail service has the event's delivery key; the service sends one mail
-//! for a key. A mail service that does not dedupe sends a second mail if its first answer was lost;
-//! with such a service, let each mail say "if you have got this twice".
+//! for a key. A mail service that does not dedupe sends a second mail if its first answer was lost. With
+//! such a service, each mail should say that the reader can ignore a second copy.
 
 use deadpool_postgres::Pool;
 use pg_once::{Acked, Deliver, Error, Event, OpenTransaction, Undelivered};

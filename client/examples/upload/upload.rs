@@ -4,7 +4,7 @@
 //! the same content changes no row, and emits nothing. If notices may overtake each other, keep the store's sequence
 //! number in the row, and let only a notice with a greater number change the row.
 //!
-//! `// once` marks the lines that a consumer has because of pg_once. The lines that emit are not marked.
+//! `// once` marks the lines that make a consumer handle each message once. The lines that emit the job have no mark.
 //!
 //! Invariant: the message, the upload's row and the event that is the job commit together.
 

@@ -1,9 +1,9 @@
 //! Wakes workers in other processes: one NOTIFY for many commits, sent by a separate session.
 //!
 //! Invariant: no emitter waits for a NOTIFY. Transactions that NOTIFY commit one at a time in the whole
-//! server. So emitters poke a [`Bell`] in memory after their commit, and one task of the process sends at
-//! most one NOTIFY in each pause. If a NOTIFY is lost (the connection is cut, the listener is away), the
-//! events are delivered at the worker's next poll.
+//! server. So emitters poke a [`Bell`] in memory after their commit. One task of the process sends one NOTIFY for
+//! all pokes so far, then sleeps before it sends the next. If a NOTIFY is lost (the connection is cut, the
+//! listener is away), the events are delivered at the worker's next poll.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;

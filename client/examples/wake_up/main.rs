@@ -156,7 +156,7 @@ impl Service {
         Ok(())
     }
 
-    /// An event that is emitted after the cut is not missed: each end wakes the worker when it has reconnected.
+    /// No event is missed after the cut: on new connections, the listener wakes the worker and the bell sends a NOTIFY.
     async fn both_ends_are_cut(&self) -> Result<()> {
         let client = self.story.pool.get().await?;
         let row = client.query_one(CUT, &[&self.story.name]).await?;

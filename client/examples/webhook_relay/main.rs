@@ -156,7 +156,7 @@ impl Shop {
         expect("the receiver was busy", self.received("ida"), vec![0])
     }
 
-    /// An event that is answered 410 is dead at once. It is redriven, as after a mistake of the receiver.
+    /// An event that is answered 410 is dead at once. Here the 410 was a mistake, so the event is redriven.
     async fn receiver_gone(&self) -> Result<()> {
         self.receiver.trouble(PATH, &[Trouble::Refuse(410)]);
         self.order("gus", 0, true).await?;

@@ -1,4 +1,4 @@
-//! Owns the claim of a row for a step's action, and the claim's answers.
+//! Owns the claim of a row for a step of its machine, and the claim's answers.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, st
 pub enum ActionClaim {
     /// The row is in the claim state now. Commit before any foreign call, then work.
     Claimed(Action),
-    /// A holder has the row; the row, its lease or its machine is locked; or a sweep must revert the row first.
+    /// Another attempt has the row, or a sweep must still revert it, or the row, its lease or its machine is locked.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
     /// The row's cancel flag is set, no lease covers the row, and its status is not terminal: tear it down.
     Cancelling,
-    /// The row is not in the step's status, not at the version asked for, or the step has no `successful_state` for
-    /// this requester.
+    /// The step does not start from the row's status, or the row does not have the version asked for, or the step
+    /// has no `successful_state` for this requester.
     Refused {
         /// The status that the row has.
         status: String,
@@ -65,7 +65,7 @@ impl ActionOptions {
         version: i64,
     }
 
-    /// Defaults: the claim state of any requester (`*`), the step's lease, no holder, any version.
+    /// Defaults: no requester (so the states declared for `*` are used), the step's lease, no holder, any version.
     pub fn new() -> Self {
         Self::default()
     }
@@ -77,7 +77,7 @@ impl ActionOptions {
 }
 
 impl MachineRow {
-    /// Claims the row for a step's action. Never waits for a row's lock or lease, only for a lock on the whole table.
+    /// Claims the row for a machine's step. Never waits for a row's lock or lease, only for a lock on the whole table.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));
@@ -104,7 +104,7 @@ impl MachineRow {
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to update
     /// the table; `ON002` if a trigger or policy suppresses the update; `40001` for a lost race above READ COMMITTED,
-    /// or if the name or a declared column of a machine's table changed while this call waited for the table's lock.
+    /// or if the machine's table was renamed or a declared column altered while this call waited for the table's lock.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

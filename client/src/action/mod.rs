@@ -1,12 +1,12 @@
 //! Owns the noun `action`: work on one row, under a lease, by a worker that may die half-way.
 //!
-//! An action's life, in the order of its calls: a row is claimed for a step ([`MachineRow::claim`]) and enters the
-//! step's claim state. The holder extends the lease ([`Action::extend`]), also in the transaction of each item; the
-//! answer shows a cancellation. The holder ends the action in the transaction of its own writes ([`Action::finish`]),
+//! An action's life, in the order of its calls: a row is claimed for a step of its machine ([`MachineRow::claim`]) and
+//! enters the step's claim state. The holder extends the lease during the work ([`Action::extend`]) and learns whether
+//! the row's cancel flag is set. The holder ends the action in the transaction of its own writes ([`Action::finish`]),
 //! or releases the row ([`Action::release`]). If the holder dies, a sweep reverts the row after the lease expired.
 //!
 //! Invariant: extend, finish and release present the action's token. After the lease is lost, they fail with `ON001`,
-//! which aborts their transaction. After a finish that an earlier transaction has committed, they fail with `ON006`.
+//! which aborts their transaction. Once a finish is committed, later calls with the same token fail with `ON006`.
 
 mod claim;
 mod record;
@@ -31,7 +31,7 @@ const RELEASE: &str = "SELECT * FROM once.action_release(machine => $1, id => $2
 const EXPIRE: &str = "SELECT once.action_expire(machine => $1, id => $2)";
 const ADOPT: &str = "SELECT once.action_adopt(machine => $1, max => $2)";
 
-/// A row that is claimed for a step's action. Finish or release it.
+/// A row that is claimed for a step of its machine. Finish or release it.
 ///
 /// A plain value, like a key's [`Lease`](crate::Lease): it may be cloned into the futures of the work. Dropping it
 /// releases nothing: the row stays in its claim state until the lease expires and a sweep reverts it.
@@ -122,7 +122,7 @@ impl Action {
     /// Renews the lease from now, and returns whether the row's cancel flag is set. With `None`, the lease gets the
     /// length that the claim asked for; if the claim asked for none, it gets the step's length.
     ///
-    /// Call it first in the transaction of an item's writes: then they commit only if the lease is not lost.
+    /// Call it first in each transaction that writes results: the results commit only if the lease is not lost.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -159,8 +159,8 @@ impl Action {
         })
     }
 
-    /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the transaction of the action's
-    /// last writes, before any write to items or wallets: a refund locks the row first and then the items and wallets.
+    /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the action's last transaction,
+    /// before any write to items or wallets: after a write, it can deadlock with a refund, which locks the row first.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -246,8 +246,8 @@ impl Action {
 }
 
 impl MachineRow {
-    /// Makes the lease of a dead holder expire now. The next sweep reverts the row, or the next claim takes it; until
-    /// then a holder that is alive after all may write. `false`: there was neither a live lease nor a deferred revert.
+    /// Makes the lease of a dead holder expire now, or ends the delay after a failed revert. The next sweep reverts the
+    /// row, or the next claim takes it; until then a holder that is alive may write. `false`: no live lease, no delay.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate.

@@ -31,8 +31,8 @@ const BODY_LIMIT: usize = 2 * 1024 * 1024;
 
 /// The key of a request, with the authenticated user in it ([`key_of_header`]), for a handler that calls `Key::run`.
 ///
-/// The service's authentication puts a [`User`] into the request's extensions. Without a [`User`] the answer is 401,
-/// without the header 400.
+/// The service's authentication puts a [`User`] into the request's extensions. Without a [`User`] the answer is 401;
+/// without the header `Idempotency-Key` the answer is 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(pub String);
 
@@ -60,18 +60,18 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 
 /// A layer that runs each POST and PATCH once for its [`IdempotencyKey`]; other methods pass through.
 ///
-/// A retry must repeat method, path, query and body. Put the layer outside of `nest`, which shortens the path.
-/// The handler may extract the [`Lease`], and answers in one of two ways:
+/// A retry must repeat method, path, query and body. Put the layer outside of `nest`: inside, it gets the path without
+/// the prefix, and `/a/pay` equals `/b/pay`. The handler may extract the [`Lease`], and answers in one of two ways:
 ///
 /// - **`Result<Done, Failure>`**, like the work of [`Runner::run`](crate::Runner::run). With
 ///   [`Done::Stored`](crate::Done::Stored) the handler has stored the answer in the transaction of its own writes.
-///   After a lost race or connection, or `ON006`, the handler is called again with a new lease.
+///   After a lost race, a lost connection or `ON006`, it is called again with a new lease unless the key is finished.
 /// - **Any response.** It is stored when the handler has returned. If the process dies before that, a retry runs the
 ///   handler again. A response with 401, 403, 408, 409, 425, 429 or 5xx is not stored; it releases the key. Cookies are
 ///   sent with the first answer only.
 ///
-/// With `keep_request` the scope keeps `{"target": [method, path, query], "body": …}`; a body that is not JSON is kept
-/// as `"base64"`. The handler runs in a task of its own, which goes on when the client hangs up.
+/// With `keep_request` the scope keeps `{"target": [method, path, query], "body": …}`. A body that is not JSON is in a
+/// field `"base64"` instead of `"body"`. The handler runs in a task of its own, which goes on when the client hangs up.
 /// `client/examples/payments.rs` is a whole service.
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is added to a service"]

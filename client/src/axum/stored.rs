@@ -33,7 +33,7 @@ pub(super) fn request(request: &Request<Bytes>) -> Json {
     Json::from_text(format!(r#"{{"target": {target}, "{name}": {body}}}"#))
 }
 
-/// Returns how the key ends, and the response: `None` if a `Done` or `Failure` made it, or if its body broke off.
+/// How the key ends, and the response (`None`: the handler returned a `Done` or a `Failure`, or the body broke off).
 pub(super) async fn end_of<R: Body>(
     mut response: Response<R>,
 ) -> (Result<Done, Failure>, Option<Response<Bytes>>) {
@@ -92,8 +92,8 @@ fn json_of(body: &Bytes) -> Result<Json, Json> {
 }
 
 impl Answer {
-    /// Makes the HTTP response: a stored body byte for byte, or a problem document. Drops all stored headers, unless
-    /// they are an object of valid header names and values.
+    /// Makes the HTTP response: a stored body byte for byte, or a problem document. If the stored headers are no JSON
+    /// object, or if one name or value is invalid, none of them is sent.
     pub(super) fn into_http<B: From<Bytes>>(self) -> Response<B> {
         let stored = self.stored_headers.as_ref().and_then(|stored| {
             let stored = stored.parse::<HashMap<String, String>>().ok()?;

@@ -3,7 +3,7 @@
 //! A teardown, in the order of its calls: [`Cancel::request`] sets the row's flag. Once no lease is on the row,
 //! [`Cancel::refund`] refunds its items. [`Cancel::items`] lists the artifacts to delete, [`Cancel::confirm`] confirms
 //! their deletion, and [`Cancel::finish`] makes the terminal move. [`Teardown::run`] makes all of these calls but the
-//! request. Any session may repeat each call, or all of them from the request on.
+//! request. Any session may repeat a single call, or the whole sequence.
 //!
 //! Invariant: only [`Cancel::finish`] makes the terminal move. If the machine declares a `refund`, the move comes after
 //! the refund and after the caller has confirmed that the artifacts are deleted.
@@ -79,7 +79,7 @@ pub struct Refunded {
     pub amount_total: Amount,
     /// Whether some items are still undecided; if so, call again.
     pub remaining: bool,
-    /// The pass for [`Cancel::confirm`]: the number of the last refund that marked items; 1 if no refund marked any.
+    /// The number for [`Cancel::confirm`]: 1 after the first refund, plus 1 for each later refund that marked items.
     pub pass: i64,
 }
 
@@ -99,7 +99,7 @@ pub struct CleanupItem {
 pub enum CancelFinish {
     /// This call made it.
     Cancelled,
-    /// The row was cancelled before: by an earlier call, whose answer may have been lost, or with the guard off.
+    /// An earlier call made it (its answer may be lost), or a statement set the status while the guard was off.
     Done,
 }
 
@@ -198,8 +198,8 @@ impl Cancel {
         rows.iter().map(CleanupItem::of_row).collect()
     }
 
-    /// Records that the caller has deleted all artifacts that [`Cancel::items`] listed after the refund of this pass.
-    /// `false`: a later refund has marked more items; list the items again.
+    /// Records that the artifacts of the marked items are deleted. Get `pass` from a refund, then list the items and
+    /// delete their artifacts, then confirm. `false`: a later refund has marked more items; list the items again.
     ///
     /// # Errors
     /// `ON002` as [`Cancel::refund`]; `22023` for a pass that no refund returned.

@@ -116,7 +116,7 @@ impl<E: Autocommit> Teardown<'_, E> {
             let last = round == ROUNDS;
             if confirmed || last {
                 match self.finish().await {
-                    // An item was added after the refund.
+                    // An item was added after the refunds, or they left one undecided.
                     Err(error) if error.kind() == Kind::TeardownIncomplete && !last => {}
                     end => return end,
                 }
@@ -143,13 +143,13 @@ impl<E: Autocommit> Teardown<'_, E> {
         self.backoff.retry(finish).await
     }
 
-    /// Marks the undecided items; returns the pass to confirm.
+    /// Marks the undecided items; returns the number for `confirm`.
     async fn refund(&self) -> Result<i64, Error> {
         let mut in_vain = 0;
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // After ten refunds that marked nothing, items may still be undecided; the next round tries again.
+            // Once ten refunds have marked nothing, one more is made. The next round tries the items that are left.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

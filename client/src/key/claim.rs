@@ -23,7 +23,7 @@ const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, reques
 pub enum Claim {
     /// This is the first attempt: run the request.
     Claimed(Lease),
-    /// There was an earlier attempt, or this attempt has advanced: go on from the lease's recovery point.
+    /// There was an earlier attempt, or the holder claims again after an advance: go on from the recovery point.
     Resumed(Lease),
     /// The key is finished: return the stored answer.
     Replayed(Response),

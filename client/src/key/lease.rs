@@ -1,8 +1,8 @@
 //! Owns the lease: the right to work on a key, and every write that needs it.
 //!
 //! Invariant: each write presents the lease's token. Once another holder has the key, the write fails with `ON001`,
-//! which rolls back its transaction: so the caller's own writes in that transaction are fenced, too. A call that
-//! records a phase, a step's end or an answer again, in a later transaction, fails with `ON006`.
+//! which rolls back its transaction: so the caller's own writes in that transaction are fenced, too. Repeating a
+//! call in a later transaction fails with `ON006` if the call recorded the latest phase, a step's end or an answer.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ impl Lease {
     ///
     /// # Errors
     /// `ON001` if the lease is lost; `ON006` if this token has finished the key, or has advanced to this point with
-    /// this state in an earlier transaction; `22023` for a point that is undeclared, passed or reserved.
+    /// this state in an earlier transaction; `22023` if the point is undeclared, reserved or before the present one.
     pub async fn advance<E: Executor>(
         &self,
         exec: &E,

@@ -98,7 +98,7 @@ impl Key {
         rows.first().map(KeyRecord::of_row).transpose()
     }
 
-    /// Decides on this parked attempt. A repeat in a later transaction changes nothing and fails with `ON006`.
+    /// Decides on a parked attempt. After the commit, the same verdict fails with `ON006`, any other with `ON001`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -115,7 +115,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// `55006` if the key is not parked; `ON001` for an unknown key, another attempt or verdict; `ON006` for a repeat.
+    /// As above; `ON001` also if the key is unknown or another attempt is parked; `55006` if no attempt is parked.
     pub async fn resolve<E: Executor>(
         &self,
         exec: &E,

@@ -54,7 +54,7 @@ options! {
         on_expiry: OnExpiry,
         /// Upper limit of the `retry_after` that a claim gets while another attempt has the lease.
         retry_after: Duration,
-        /// How many attempts a key has before it is parked; `reset` removes the limit.
+        /// How many attempts a key has before it is parked; `.reset("max_attempts")` removes the limit.
         max_attempts: i32,
         /// Upper limit of the time from a claim to the end of its lease, however often the lease is extended.
         max_lease_life: Duration,
@@ -145,8 +145,8 @@ impl Scope {
         value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
-    /// Takes up to `max` abandoned keys, for completers. A key whose first lease expired is taken only after a sweep.
-    /// Skips keys that are parked, locked or not due. If `holder` has live leases already, returns only their keys.
+    /// Takes up to `max` abandoned keys, for completers. Skips keys that are parked, locked or not due, and keys whose
+    /// first lease expired after the last sweep. If `holder` has live leases already, returns only their keys.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

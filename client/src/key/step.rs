@@ -53,8 +53,8 @@ pub struct StepEnd {
 impl Lease {
     /// Records that a foreign call begins. Commit this record before you make the call.
     ///
-    /// Until [`Lease::step_done`], every `step` with the same token gives the same answer, even after the foreign call
-    /// was made. So before a second foreign call in one attempt, ask the other side whether it has acted.
+    /// Until [`Lease::step_done`] or [`Lease::rotate`], each `step` with the same token gives the same answer, even
+    /// after the foreign call was made. So before an attempt repeats this call, ask the other side if it has acted.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -145,7 +145,7 @@ impl Lease {
         })
     }
 
-    /// Records that a foreign call ended, and its result. If the end is recorded already, returns the recorded result.
+    /// Records a foreign call's end and result. If another attempt has recorded the end, returns the recorded result.
     ///
     /// # Errors
     /// As [`Lease::step`]; `ON006` also if an earlier transaction of this token has recorded the step's end.

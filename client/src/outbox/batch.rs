@@ -1,7 +1,7 @@
 //! Owns a batch: events that are leased to one worker, and the calls that end them.
 //!
 //! Invariant: each write presents the batch's token. The write fails with `ON001` once another worker has the events.
-//! An ack or nack that an earlier transaction has committed with this token fails with `ON006` when it is repeated.
+//! A call that repeats a committed ack or nack fails with `ON006`.
 
 use std::time::{Duration, SystemTime};
 
@@ -189,10 +189,10 @@ impl Subscriber {
     }
 
     /// Acks one event in the transaction of its handler's writes: both are committed, or neither. The handler returns
-    /// the result of this call, so that its [worker](Subscriber::worker) acks only the other events. Ack before you
-    /// write keys, machine rows or rows that `Deliver::dead` writes: a batch is first in the lock order. Commit soon:
-    /// the batch's other acks and its heartbeat wait for the commit. If the answer of the commit is lost, the handler
-    /// may fail or run its transaction again: the worker then finds that the event is acked.
+    /// the result of this call, so that its [worker](Subscriber::worker) acks only the other events. Ack the event
+    /// before you write keys, machine rows, or rows that your `Deliver::dead` also writes: any other lock order may
+    /// deadlock. Commit soon: the batch's other acks and its heartbeat wait for the commit. If the answer of the commit
+    /// is lost, return an error or run the transaction again. Both are safe: an acked event is not delivered again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -249,8 +249,8 @@ impl Batch {
     /// call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of the named events with this token or, for `None`, has ended
-    /// the batch with an ack; `ON001` if the lease is lost, or the batch does not hold one of the events (any more).
+    /// `ON006` if an earlier transaction has acked one of the named events with this token; for `None`, if an ack has
+    /// ended the batch. `ON001` if the lease is lost, or the batch does not hold one of the events (any more).
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -303,7 +303,7 @@ impl Batch {
     /// subscriber's. Returns the granted time, which never ends later than `max_lease_life` after the take.
     ///
     /// # Errors
-    /// `ON006` if this token has ended the batch; `ON001` if the lease is lost.
+    /// `ON006` if the batch is over, because its last events were acked or nacked; `ON001` if the lease is lost.
     pub async fn extend<E: Executor>(
         &self,
         exec: &E,

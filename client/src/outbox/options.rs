@@ -29,7 +29,7 @@ options! {
     TopicOptions {
         /// How long after an emit its `dedupe_key` prevents another emit.
         dedupe_for: Duration,
-        /// Limit of a subscriber's leased batches with order keys. It can change only while no event is pending.
+        /// How many batches of a subscriber can hold events with order keys. Change it only while no event is pending.
         lanes: i32,
         /// Only this role's members may use the topic.
         owner: &str,
@@ -88,8 +88,8 @@ impl Topic {
     /// ```
     ///
     /// # Errors
-    /// `22023` for an unknown option, a bad value or changed `subscribers`; for changed `lanes`, `55006` while events
-    /// are pending, `55P03` while an emit is uncommitted; `42501` if the topic has another owner.
+    /// `22023` for an unknown option, a bad value or changed `subscribers`; `55006` for changed `lanes` while events
+    /// are pending; `55P03` for changed `lanes` while an emit is uncommitted; `42501` if the topic has another owner.
     pub async fn set<E: Executor>(&self, exec: &E, options: &TopicOptions) -> Result<(), Error> {
         let options = options.0.to_json()?;
         let own = [(&options as _, Type::JSON)];

@@ -1,7 +1,7 @@
 //! Runs one action: the claim, the work in the transaction that finishes the action, and the release.
 //!
-//! Invariant: the work's writes commit at most once, in one transaction with the finish under the action's lease, or
-//! with the move if there is no claim state. If the runner is dropped, the lease expires and a sweep reverts the row.
+//! Invariant: the work's writes commit at most once. Their transaction also finishes the action under its lease
+//! (without a claim state: moves the row). If the runner is dropped, the lease expires and a sweep reverts the row.
 
 use std::future::Future;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub enum Acted {
         /// The row's version, where the machine has one.
         version: Option<i64>,
     },
-    /// The row or its machine is locked, a holder has the row, or a sweep must revert the row first: retry after this
+    /// Another attempt has the row, a sweep must still revert it, or the row or its machine is locked: retry after this
     /// time.
     InProgress {
         /// The time to wait before asking again.
@@ -44,7 +44,7 @@ pub enum Acted {
     },
     /// The row's cancel flag is set, and no write of the work was committed: tear the row down.
     Cancelling,
-    /// The row's status or version does not fit, or the step has no such requester, or (with [`to`](ActionRunner::to))
+    /// The row's status or version does not fit, or no step has this requester, or (with [`to`](ActionRunner::to))
     /// the move's `when` is not true.
     Refused {
         /// The status that the row has.
@@ -68,7 +68,7 @@ pub enum Acted {
 }
 
 impl MachineRow {
-    /// Prepares to run this row's action of a step: work that must not run twice and can die half-way.
+    /// Prepares to run the action of a machine's step on this row: work that must not run twice and can die half-way.
     pub fn action(&self, step_key: &str) -> ActionRunner {
         ActionRunner {
             row: self.clone(),
@@ -110,7 +110,7 @@ impl ActionRunner {
     /// - Make foreign calls before the first write, while the transaction locks no row. Each call must take less than
     ///   the server's `idle_in_transaction_session_timeout`, as the transaction is open. Send an idempotency key that
     ///   stays the same until the action has finished: the row's id with a value that only a finish changes, such as a
-    ///   count of finished actions. The version does not fit: a claim and its revert change the version, too.
+    ///   count of finished actions. Do not use the row's version: a claim and its revert change the version, too.
     /// - When the [lease](Self::lease) is lost, the work is stopped ([`Acted::LeaseLost`]).
     /// - After a lost race or connection the work runs again in a new transaction under the same lease, up to
     ///   [`Backoff::tries`](crate::Backoff::tries) times in all. If only the answer of the commit was lost, the work
@@ -119,9 +119,9 @@ impl ActionRunner {
     /// - For a requester without a claim state there is no lease: the work gets `None`, and its transaction moves
     ///   the row [`to`](Self::to) the given status.
     ///
-    /// The transaction locks the row in its last statement. If other transactions of yours write the row and then the
-    /// same tables as the work, lock the row at the start of the work with `FOR NO KEY UPDATE`. Otherwise the work's
-    /// transaction and such a transaction may deadlock.
+    /// The transaction locks the row in its last statement, after the work's writes. So it may deadlock with a
+    /// transaction of yours that writes the row first and then rows that the work writes, too. To prevent this
+    /// deadlock, lock the row at the start of the work with `FOR NO KEY UPDATE`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

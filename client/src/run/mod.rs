@@ -120,9 +120,9 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// duplicate is cheaper than a refusal.
     ///
     /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged each time. The work
-    /// then gets `None` instead of a lease, so it must handle that case. Only a database that is unreachable when the
-    /// key is claimed has this effect; a refusal (no right, a bad argument, a read-only server) does not. Unreachable
-    /// means no connection or no answer within the [`Backoff`](crate::Backoff); an exhausted pool looks the same.
+    /// then gets `None` instead of a lease, so it must handle that case. If the server refuses the claim (no right, a
+    /// bad argument, a read-only server), the work does not run and the run returns the error. Unreachable means no
+    /// connection or no answer within the [`Backoff`](crate::Backoff); an exhausted pool looks the same.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -203,8 +203,8 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         self.run_until(pending(), work).await
     }
 
-    /// [`Runner::run`], but the work is stopped when `stop` completes: the key is released, due at once
-    /// ([`Outcome::Released`]). Any future is a stop signal, such as a `CancellationToken`'s `cancelled_owned()`.
+    /// [`Runner::run`], but when `stop` completes, the work is stopped; the key is released and can be claimed at
+    /// once ([`Outcome::Released`]). Any future is a stop signal, such as a `CancellationToken`'s `cancelled_owned()`.
     ///
     /// # Errors
     /// As [`Runner::run`].
@@ -222,7 +222,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     }
 
     /// Claims with a fresh holder and retries with the same holder: a lost answer costs nothing, since this holder
-    /// gets its own lease back. Also returns the time at which the answered claim was sent.
+    /// gets its own lease back. Also returns the time at which the answered try was sent.
     async fn claim(&self) -> Result<(Instant, Claim), Error> {
         let mut options = self.options.clone().fresh_holder();
         options.lease = self.pace.lease;
@@ -279,7 +279,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// Reads the stored answer after an attempt that finished the key in a commit whose answer was lost.
+    /// Reads the stored answer after the attempt's last call was refused, because an earlier call had finished the key.
     async fn read_stored(&self) -> Result<Outcome, Error> {
         match self.claim().await?.1 {
             Claim::Replayed(answer) => Ok(Outcome::Ran(answer)),
@@ -315,7 +315,7 @@ impl<E: Autocommit, H: Fn(&Error)> OpenRunner<'_, E, H> {
     }
 }
 
-/// Ends a lease with a storable reason; if the database's encoding lacks a character, in a second call in ASCII only.
+/// Ends a lease with a reason. If the database's encoding lacks a character, a second call sends the reason in ASCII.
 async fn saying<T, F: Future<Output = Result<T, Error>>>(
     backoff: &Backoff,
     lease: Duration,

@@ -1,4 +1,4 @@
-//! Owns the results of a run: the work's result for the runner, and the runner's for the caller.
+//! Owns the results of a run: `Done` and `Failure` go from the work to the runner, `Outcome` on to the caller.
 
 use std::fmt::{self, Display};
 use std::time::Duration;

@@ -80,7 +80,7 @@ macro_rules! settings {
     };
     (@grace) => {
         /// How long handlers may go on after the worker is told to stop. Then they are stopped and their leases
-        /// released; a teardown has no lease. docs/how-to/rust.md says how long that may take.
+        /// released; a teardown has no lease. docs/how-to/rust.md says how long the release of a lease may take.
         pub fn grace(mut self, time: std::time::Duration) -> Self {
             self.pace.grace = time;
             self
@@ -137,7 +137,7 @@ pub(super) struct Intake<'p, W> {
     answered: bool,
 }
 
-/// The time at which the answered call was sent, the slot, and the answer.
+/// The time at which the last call was sent (the one that was answered), the slot, and the answer.
 type InSlot<T> = (Instant, Option<OwnedSemaphorePermit>, T);
 
 pub(super) fn span_of(shard: Option<usize>) -> Span {

@@ -1,7 +1,7 @@
 //! Owns the polls of a duplicate that waits for the first request's answer.
 //!
-//! Invariant: a duplicate gives up only after the answer to a poll, and only if the time to wait is over by then. The
-//! waits are random, so that duplicates that came together do not ask together.
+//! Invariant: a duplicate polls until the time to wait is over. Even the last wait ends with a poll, and the duplicate
+//! awaits the answer to this poll. The waits are random, so that duplicates that came together do not ask together.
 
 use std::time::Duration;
 

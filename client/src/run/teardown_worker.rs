@@ -90,7 +90,7 @@ impl<E: Autocommit> TeardownWorker<'_, E> {
     }
 
     /// Works until `shutdown` completes; a running teardown may go on for the [`grace`](Self::grace) time. `clean`
-    /// deletes the artifacts of a page of a row's items: see [`Teardown::run`](crate::Teardown::run).
+    /// gets a row and some of the row's items and deletes their artifacts: see [`Teardown::run`](crate::Teardown::run).
     ///
     /// If a row's teardown fails or `clean` panics, the row is deferred, and the worker goes on with other rows. The
     /// worker waits for a database that is unreachable or overloaded. Dropping this future stops the teardown at once;

@@ -1,7 +1,7 @@
 //! Owns the test mode, and the transactions that are opened for the caller's writes.
 //!
 //! Invariant: a transaction is committed by its runner, or by `commit`, or rolled back when its last clone is dropped.
-//! If a call of this crate on a pool's connection has no answer by then, the connection is closed.
+//! If this drop comes before the answer to a call of this crate, a pool's connection is closed, not put back.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -72,7 +72,7 @@ impl Begin for TestMode<Arc<Client>> {
 #[derive(Clone, Debug)]
 pub struct OpenTransaction {
     client: Arc<Client>,
-    /// Declared after `client`, and so dropped after it: no clone holds the connection when `Open` is dropped.
+    /// Declared after `client`, so dropped after it: when `Open` is dropped, no clone holds the connection any more.
     open: Arc<Open>,
 }
 

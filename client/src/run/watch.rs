@@ -1,5 +1,5 @@
-//! Owns the state of a running action: when the last answered claim or extension was sent, and whether the row is being
-//! cancelled.
+//! Owns the state of a running action: the time at which the last answered call (claim or extension) was sent, and
+//! whether the row is being cancelled.
 //!
 //! Invariant: `cancelling` is never reset, since nothing clears a cancel flag.
 
@@ -47,7 +47,7 @@ impl<'a, P: Begin> Watch<'a, P> {
         self.cancelling.load(Ordering::Relaxed)
     }
 
-    /// The time since the last answered claim or extension was sent.
+    /// The time since the last answered call (claim or extension) was sent.
     pub(super) fn silence(&self) -> Duration {
         self.heard
             .lock()
@@ -81,8 +81,8 @@ impl<'a, P: Begin> Watch<'a, P> {
             .await
     }
 
-    /// Commits a transaction that has extended the lease or finished the action. If the commit has no answer, extends
-    /// the lease. The extension waits until the transaction is over. `AlreadyDone` means that the action is finished.
+    /// Commits a transaction that has extended the lease or finished the action. If the commit has no answer, waits
+    /// for the transaction's end and extends the lease. If this extension gets `AlreadyDone`, the action is finished.
     pub(super) async fn commit(&self, transaction: OpenTransaction) -> Result<(), Error> {
         let committed = self.backoff.in_time(transaction.end()).await;
         match &committed {
@@ -141,7 +141,7 @@ impl<'a, P: Begin> Watch<'a, P> {
             (Ok(true), None) => Ok(Some(reason)),
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
-            // The release failed: this action's lease is lost or will expire, even if the error is about another lease.
+            // The error may be about another lease. This lease counts as lost, too: its release failed, so it expires.
             (Err(_), Some(error)) if error.kind() == Kind::LeaseLost => Ok(None),
             (Err(refusal), Some(error)) => {
                 tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");

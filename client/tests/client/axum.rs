@@ -52,7 +52,7 @@ impl Came {
     }
 }
 
-/// A server with one route, and a fresh key.
+/// A server with one handler for its POST requests, and a fresh key.
 struct Server {
     address: SocketAddr,
     key: String,
@@ -342,7 +342,7 @@ async fn any_body_is_replayed_byte_for_byte_and_cookies_are_not() {
             response.header("Set-Cookie", "b=2").body(body).unwrap()
         };
         let server = Server::start(once(pool()), handler).await;
-        // Like the answer, the request is not JSON.
+        // The request's body is not JSON. The fingerprint distinguishes such bodies, too.
         let first = came(server.post("/things").body(&[1, 255][..])).await;
         assert_eq!((first.status, first.cookies), (201, 2));
         assert_eq!(first.kind.as_deref(), kind);

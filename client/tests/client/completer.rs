@@ -503,7 +503,7 @@ async fn answers_that_the_network_loses_change_nothing() {
         let shutdown = until_status(&key, KeyStatus::Finished);
         let completed = completer.run(shutdown, handler).await.unwrap();
         assert_eq!((completed.completed, proxy.lost()), (1, 1), "{text}");
-        // A take is repeated with the same holder: it gets the same key again, and counts no second attempt.
+        // The abandoned claim was attempt 1. A repeated take has the same holder, so it gets attempt 2 again.
         assert_eq!(key.get(&pool()).await.unwrap().unwrap().attempt, 2);
     }
 }

@@ -257,7 +257,7 @@ async fn behind_a_pooler_a_connection_is_served_by_one_session_after_another() {
     for _ in 0..100 {
         sessions.insert(backend_pid(&client).await);
         lease.extend(&client, None).await.unwrap();
-        // Keeps the free session busy.
+        // While `other` has a transaction in the session that served `client`, `client` gets another session.
         other.batch_execute("BEGIN; SELECT 1").await.unwrap();
         sessions.insert(backend_pid(&client).await);
         lease.extend(&client, None).await.unwrap();

@@ -462,7 +462,7 @@ async fn a_commit_of_the_end_that_was_not_answered_is_found_out() {
         .await;
     let proxy = Proxy::start().await;
     let pool = jobs.through(proxy.config());
-    // The only item is saved already, so the proxy sees two COMMITs: the second one ends the job.
+    // The only item is saved already. The first COMMIT ends the search for an item, the second one ends the job.
     jobs.execute("UPDATE batch_item SET state = 'succeeded'")
         .await;
     proxy.cut(Cut {

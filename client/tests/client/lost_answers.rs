@@ -90,7 +90,7 @@ async fn a_commit_of_the_answer_that_is_lost_is_found_out_and_the_work_is_not_re
     assert_eq!((proxy.lost(), runs.into_inner()), (1, 1));
 }
 
-/// The program runs a phase's transaction again after a lost answer.
+/// The work repeats a phase's transaction when the answer to its COMMIT is lost.
 #[tokio::test]
 async fn a_phase_whose_transaction_is_sent_twice_commits_once_and_the_work_goes_on_behind_it() {
     let proxy = Proxy::start().await;

@@ -1,6 +1,6 @@
-//! Tests of the client against the server that `PG_ONCE_URL` names, as a superuser. If that URL leads through a pooler
-//! in transaction mode, `PG_ONCE_DIRECT_URL` names the same database without the pooler, for tests that need a session
-//! of their own (`support::directly`).
+//! Tests of the client against a real server. `PG_ONCE_URL` names the database and a superuser. If that URL leads
+//! through a pooler in transaction mode, `PG_ONCE_DIRECT_URL` names the same database without the pooler, for tests
+//! that need a session of their own (`support::directly`).
 //!
 //! With `PG_ONCE_DRIVER=sqlx` the calls of the extension go over sqlx's pool (`support::Pool`).
 //!

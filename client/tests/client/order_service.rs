@@ -243,7 +243,7 @@ async fn a_bank_that_books_after_the_timeout_and_does_not_dedupe_charges_once() 
     assert_eq!(booked.lock().unwrap().len(), 1);
 }
 
-/// A bank behind a gateway that knows no service at first, for example during its deployment.
+/// A bank behind a gateway. While the bank is being deployed, the gateway answers in its place: 404, then 405.
 async fn bank_behind_a_gateway() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -399,7 +399,7 @@ impl Deliver for Compensating {
     }
 }
 
-/// Makes a released key whose abort emits a refund, and emits the key's shipment. Returns both topics, and the handler.
+/// Emits a shipment, and releases a key that emits a refund when it is aborted. Returns both topics, and the handler.
 async fn half_done() -> (Topic, Topic, Compensating) {
     let (shipments, refunds) = (fresh_topic().await, fresh_topic().await);
     let (pool, key) = (pool(), fresh_key());
@@ -587,7 +587,7 @@ async fn events_whose_common_ack_is_not_answered_count_as_delivered_once_each() 
     assert_nothing_left(&topic).await;
 }
 
-/// Emits each event to another topic and acks it, in one transaction; does not ack events with headers.
+/// If an event has no headers, emits it to another topic and acks it, in one transaction. The worker acks the others.
 struct Acking<P> {
     pool: P,
     subscriber: Subscriber,

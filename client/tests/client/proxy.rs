@@ -2,8 +2,8 @@
 //!
 //! The proxy can cut a connection at a chosen statement ([`Cut`]): before the server gets the statement, or after the
 //! server has run it (ReadyForQuery), without sending the answer to the client. It can also fall silent: the open
-//! connections, or new ones too, stay open and carry nothing. Or it closes each connection at its next request, as if
-//! the server were restarting.
+//! connections, or new ones too, stay open and carry nothing. Or it closes the connection at each of the next n
+//! requests, as if the server were restarting.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,7 +40,7 @@ struct Trouble {
     cut: Mutex<Option<Cut>>,
     lost: AtomicUsize,
     opened: AtomicUsize,
-    /// The first so many connections carry nothing.
+    /// How many connections, counted from the first one, carry nothing.
     silent: AtomicUsize,
     /// How many of the next requests close their connection.
     away: AtomicUsize,
@@ -109,7 +109,7 @@ impl Proxy {
         self.trouble.lost.load(Ordering::SeqCst)
     }
 
-    /// Closes the connections of the next requests; the first request of a new connection counts, too.
+    /// Closes the connection at each of the next `requests` requests. A connection's first message is a request, too.
     pub fn be_away_for(&self, requests: u32) {
         let requests = usize::try_from(requests).unwrap();
         self.trouble.away.store(requests, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! The examples' calls to a foreign service that answers with a redirect: it has done nothing.
+//! The examples do not follow a redirect of a foreign service, and do not take it for success.
 
 #[path = "../../examples/order_service/bank.rs"]
 #[allow(dead_code, reason = "the test uses a part of it")]

@@ -286,7 +286,7 @@ impl Jobs {
         self.text(sql).await.parse().unwrap()
     }
 
-    /// Claims the job as a worker does, with the step's lease.
+    /// Claims the job as a worker does. The machine's definition sets the length of the lease.
     pub async fn claimed(&self) -> Action {
         match self.job.claim(&self.pool, "run", &worker()).await.unwrap() {
             ActionClaim::Claimed(action) => action,

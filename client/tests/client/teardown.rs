@@ -116,7 +116,7 @@ const LATE_ITEM: &str = "INSERT INTO batch_item (job_id, input, points, artifact
 
 #[tokio::test]
 async fn an_item_that_comes_late_sends_the_teardown_back_to_the_top() {
-    // If another call has marked the late item, the next page lists it, but cancel_confirm returns false.
+    // The items are listed twice. A late item that another call has marked is on a second page of the first list.
     for (marked_by_another, pages) in [(false, 2), (true, 3)] {
         let jobs = cancelling().await;
         let listed = RefCell::new(0);

@@ -19,7 +19,7 @@ async fn make_machine(
         SELECT id FROM job";
 
     let name = format!("jobs_{}", uuid::Uuid::new_v4().simple());
-    // A role whose sessions find the tables: a pooler would not pass on a setting of the connection.
+    // The search_path is a setting of the role, because a pooler does not pass on the options of a connection.
     let role = format!(
         "CREATE SCHEMA {name}; CREATE ROLE {name} LOGIN SUPERUSER; ALTER ROLE {name} SET search_path = {name}"
     );

@@ -82,7 +82,7 @@ struct DeclaredMove<'a> {
 }
 
 impl ActionClaim<'_> {
-    /// Raises 22023 for an unknown step. If the row is in another status, `decide` answers `refused`.
+    /// Raises 22023 for an unknown step_key. `decide` checks that the step is declared for the row's status.
     fn ensure_step(&self) -> Result<()> {
         let steps = &self.machine.definition.steps;
         if steps.iter().any(|s| s.step_key == self.step_key) {
@@ -117,7 +117,7 @@ impl ActionClaim<'_> {
                 _ => {}
             }
         }
-        // Lock order: table, machine. Another session may hold the table's lock and wait for the machine's.
+        // Lock order: table, machine. The other order can deadlock: after ALTER TABLE, machine_define waits for claims.
         let table = &self.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
         // machine_define waits for the end of this transaction and then sees the new lease.

@@ -110,7 +110,7 @@ fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error 
     }
 }
 
-/// Records the end of an action. A finished step emits its event with the status in which the step began.
+/// Records the end of an action. In a finished step's outbox event, `from` is the status in which the step began.
 fn after(
     fenced: &FencedAction,
     lease: &Lease,

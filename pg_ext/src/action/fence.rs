@@ -112,7 +112,7 @@ impl FencedAction {
         )
     }
 
-    /// The error if nothing stored shows any more whether the token has finished its action.
+    /// The error if the database no longer shows whether the token has finished its action.
     fn forgotten(&self, why: &'static str) -> Error {
         self.lost(why).hint(
             "Stop this attempt and roll back its writes. Its action_finish may have been committed long ago: look at the row \

@@ -1,6 +1,6 @@
 //! `action_extend` is a heartbeat: it checks the token, updates the lease and reports a cancellation. The update can be
-//! HOT unless it moves look_at to an earlier time. The row is read without a lock. `action_expire` ends the lease of a
-//! dead holder, or the wait of a deferred row.
+//! HOT unless it moves look_at to an earlier time. The row is read without a lock. `action_expire` makes a lease
+//! expire now. If a sweep could not revert the row and delays its next try, `action_expire` ends this delay.
 
 use super::fence::FencedAction;
 use super::lease::{Lease, LeaseCol, LeaseState};

@@ -91,7 +91,7 @@ fn sweep_machine(name: &[u8], max: i64) -> Result<Reverted> {
     let table = Table::to_read(TABLE)?;
     let snapshot = Snapshot::now();
     let keys = &mut [ScanKey::text(1, row::text(name)), ScanKey::until(2, now)];
-    // One scan for all chunks: a second scan with this snapshot would return the deferred leases again.
+    // One scan for all chunks: a second scan with this snapshot would return again the leases that this call changed.
     let mut scan = table.scan(BY_LOOK, keys, &snapshot)?;
     loop {
         let chunk = next_leases(&mut scan, now, looks, (max - turn.settled) as usize + 1);

@@ -1,5 +1,5 @@
-//! `action_adopt` gives an overdue lease to orphaned rows in a claim state, and a teardown to rows that were flagged by
-//! hand. It works with the caller's rights.
+//! `action_adopt` stores an overdue lease for orphaned rows in a claim state, so that the next sweep reverts the rows.
+//! For rows that were flagged by hand it begins a teardown. It works with the caller's rights.
 
 use super::request;
 use crate::action::lease::{Lease, LeaseCol, TABLE};
@@ -131,7 +131,7 @@ pub fn orphans(
     })
 }
 
-/// Stores a lease that has already expired for a row, under the row's lock as in a claim. Skips a locked row or lease.
+/// Locks the row, as a claim does, and stores an overdue lease of the row. Skips a locked row or lease.
 fn adopt_claimed(machine: &Machine, table: &Table, id: &RowId) -> Result<bool> {
     let Some(seen) = RowSeen::find(machine, id, RowLock::UpdateIfFree)? else {
         return Ok(false);

@@ -48,7 +48,7 @@ pub fn cancel_items(call: &Call) -> Result<Datum> {
     let mut args = vec![Some(torn.id.value), Some(Datum::from(i64::from(max)))];
     args.extend(after.map(|id| Some(id.value)));
     let rows = Rows::begin(call);
-    // Reads the latest snapshot: an item that is missing from an older snapshot would be confirmed as deleted.
+    // Reads the latest snapshot: an older one can lack items, and cancel_confirm would record these as deleted, too.
     for row in plan.query_latest(&args)? {
         rows.push(&[column(&row, 0), column(&row, 1)]);
     }

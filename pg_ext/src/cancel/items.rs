@@ -1,4 +1,4 @@
-//! Statements on one row's items. They run with the caller's rights; some_of_all and the audit run as a table's owner.
+//! Statements on items, run with the caller's rights. Only some_of_all and the audit run as a table's owner.
 
 use crate::error::Result;
 use crate::machine::definition::Refund;

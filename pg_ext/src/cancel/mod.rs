@@ -1,6 +1,6 @@
 //! cancel: a row is torn down, and then moves to its terminal state. `sql/cancel.sql` begins with an overview.
 //!
-//! `record` has the rows of once.cancel and once.refund, `items` the statements on items, `numeric` their sums.
+//! `record` has the rows of once.cancel and once.refund, `items` the statements on items, `numeric` sums of money.
 //! `torn_row` says whether the teardown of a row can go on. The other files have the SQL functions.
 
 pub mod adopt;

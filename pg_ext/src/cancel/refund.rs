@@ -69,7 +69,7 @@ const REFUND: &str = "
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// The values of `{limit}`, `{from_due}` and `{which}`. SOME joins by key; a key may occur in two inheriting tables.
+/// Values of `{limit}`, `{from_due}`, `{which}`. SOME compares key and subject: inheriting tables may have equal keys.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),
@@ -185,7 +185,7 @@ struct MarkedAndCredited {
 fn mark_and_credit(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<MarkedAndCredited> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
-    // Locks the partitions, too: the statement reads them before it updates them.
+    // Locks the partitions, too: else the statement would lock a partition to read it, and upgrade this lock to write.
     for table in [&items.shape.items, &items.shape.wallet] {
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }

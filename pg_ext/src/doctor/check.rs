@@ -64,7 +64,7 @@ pub struct Finding {
     pub hint: String,
 }
 
-/// The findings of `machine_check` about one machine, for any caller.
+/// The findings of `machine_check` about one machine. The caller needs no right on the machine or its tables.
 pub fn findings(name: &[u8], stored: &StoredMachine) -> Result<Vec<Finding>> {
     let mut found = Findings::default();
     found.of(name, &stored.definition()?, stored)?;
@@ -152,7 +152,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Reports a machine with `cancel` and without a claim state: the teardown begins even while a worker has the row.
+    /// Reports a machine with `cancel` and without a claim state, because a cancel would not wait for a row's worker.
     fn running(&mut self, definition: &Definition) {
         if definition.cancel.is_none() || definition.claim_states().next().is_some() {
             return;

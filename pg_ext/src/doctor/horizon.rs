@@ -7,7 +7,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Leaves out other databases: their transactions hold back vacuum in this one only through snapshots taken in this one.
+// Leaves out transactions of other databases: if no session of this database has a snapshot, vacuum here ignores them.
 const SNAPSHOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),

@@ -43,7 +43,7 @@ pub fn ask(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Up to this many declared scopes and as many used scopes are compared by name. A sample has up to this many keys.
+/// Up to this many declared scopes and as many used scopes are compared by name. `foreign` reads up to this many keys.
 const NAMES: usize = 1_000;
 /// A row names up to this many scopes.
 const NAMED: usize = 5;

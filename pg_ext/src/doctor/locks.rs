@@ -8,7 +8,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// A worker's transactions are short: a transaction that is open for a minute often waits for a foreign call.
+// A worker's transactions are normally short. If one is open for a minute, its worker often waits for a foreign call.
 const HOLDERS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('backend %s keeps rows locked', a.pid),

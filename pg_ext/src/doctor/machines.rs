@@ -8,7 +8,7 @@ use crate::machine::stored;
 use crate::metrics::leases::ActionLeases;
 use crate::subxact;
 
-/// Up to this many leases of each machine are read, including leases that ended within a day.
+/// Up to this many leases of each machine are read: held leases, and ended ones, which are kept for a day.
 const MOST_LEASES: usize = 1_000_000;
 
 pub fn ask(report: &Report) -> Result<()> {

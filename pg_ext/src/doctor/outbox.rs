@@ -1,4 +1,4 @@
-//! Dead letters, paused subscribers, and events of a transaction that this server has not begun.
+//! Dead letters, paused subscribers, and events whose transaction id this server has not assigned yet.
 
 use super::Report;
 use crate::call::from_utf8;

@@ -8,7 +8,7 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// The indexes that DROP INDEX can remove: the indexes of constraints need ALTER TABLE.
+/// All indexes of the extension's tables except the indexes of constraints, which DROP INDEX cannot remove.
 const INDEXES: &str = "\
     action_lease_look batch_lane cancel_open dead_died dedupe_until delivery_at event_0_position \
     event_0_xid event_1_position event_1_xid event_2_position event_2_xid event_3_position event_3_xid \

@@ -29,7 +29,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::ffi::CStr;
 
-/// A definition has up to this many bytes, as the server prints it.
+/// A definition has up to this many bytes after its conversion to jsonb and back to text.
 const MOST_BYTES: usize = 1_000_000;
 
 const STORE: &CStr = c"

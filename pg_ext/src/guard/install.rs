@@ -92,8 +92,8 @@ fn are_those_wanted(machine: &str, present: &[PresentGuard], wanted: &[WantedGua
     wanted.len() == present.len() && wanted.iter().all(|w| present.iter().any(|p| serves(p, w)))
 }
 
-/// Whether the machine is marked as guarded, and its guard is as machine_guard would create it and fires on each
-/// guarded table and partition. A table that only inherits from a guarded table gets no guard and is ignored.
+/// Whether the machine is marked as guarded and its guards need no repair: they are as machine_guard creates them, and
+/// fire on each table and partition. A table that only inherits from a guarded table gets no guard and is ignored.
 fn is_whole(machine: &Machine) -> Result<bool> {
     let name = machine.name();
     let is_marked = StoredMachine::find(&from_utf8(name))?.is_some_and(|s| s.guarded());
@@ -265,7 +265,7 @@ impl GuardTime {
     /// When the guard judges the rows of the machine's own table.
     fn of(machine: &Machine) -> GuardTime {
         let table = &machine.shape.table;
-        // `owner` locks the table: it cannot be attached as a partition before the transaction ends.
+        // The call of `owner` locks the table, so the table cannot become a partition before the transaction ends.
         match table.owner().is_none() || may_move_rows(table.oid) {
             true => GuardTime::Before,
             false => GuardTime::After,

@@ -4,7 +4,7 @@
 //! `sweep()`, `sweep_all()` and the background worker all call [`sweep::run_task`], which runs the task in a
 //! subtransaction and records the result in once.janitor (`swept.rs`). A failed task stops no other task. `run_task`
 //! itself fails only on a cancellation, a shutdown, a lost race above READ COMMITTED or a read-only transaction. For
-//! action_release it also fails if a deferred constraint of the caller fails.
+//! action_release it also fails if an earlier write of the caller's transaction violates a deferred constraint.
 //!
 //! A task that raises an error is undone as a whole and counts 1 in `failed`. Otherwise `failed` counts the parts that
 //! failed, such as rows (action_release) or subscribers (outbox_requeue). `sweep()` retries a failed task at the next

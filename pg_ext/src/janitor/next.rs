@@ -1,8 +1,8 @@
 //! The time at which the next pass over this database can have something to do, unless somebody writes earlier.
 //!
 //! The answer is the earliest time at which a row may be due, read from the index that the task's sweep reads. It may
-//! be in the past, because rows that the last sweep found locked are included. Moves of machines without `history`,
-//! orphaned teardowns and outbox_retire do not count: a pass after the longest pause is soon enough for them.
+//! be in the past, because rows that the last sweep found locked are included. Not included are outbox_retire,
+//! orphaned teardowns, and stored moves of machines that keep no history now: these can wait for the longest pause.
 
 use crate::clock;
 use crate::error::Result;

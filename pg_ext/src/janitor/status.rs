@@ -17,8 +17,8 @@ use crate::swept::DueWork;
 use pgrx::pg_sys::{self, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// A reported count is at most this. Up to as many moves are read per machine, and dead letters per subscriber; of
-/// leases a million per machine, most of them ended.
+/// A reported count is at most this. Up to this many moves are read for each machine, and this many dead letters for
+/// each subscriber. Up to a million leases are read for each machine, ended ones included.
 const MOST_DUE: i64 = 10_000;
 
 // In the statements that count: $1 now, $2 the bound, $3 the default of gone_for in microseconds. Each answers the

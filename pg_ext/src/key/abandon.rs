@@ -36,8 +36,8 @@ const MOST_READS: usize = 1_000_000;
 /// A run that reads no entry stores a new mark only if the stored mark is older than this, or in the future.
 const IDLE_US: i64 = 30_000_000;
 
-// $1: once.key. Answers the mark, the oldest mark of the ended transactions, and their names. PREPARE TRANSACTION
-// changes the name: a prepared transaction that has no mark yet may be one of them, so it gets their oldest mark.
+// $1: once.key. Answers the mark, the oldest mark of the ended transactions, and their names. PREPARE TRANSACTION gives
+// a new name; the old one counts as ended. Nothing links the two, so the new name gets the oldest mark of the ended.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared
@@ -85,7 +85,7 @@ static BEGUN: Kept = Kept::new(BEGIN, &[OIDOID]);
 static PUT_IN_PENDING_LANE: Kept = Kept::new(INTO_PENDING_LANE, &[TEXTARRAYOID]);
 static ENDED: Kept = Kept::new(END, &[TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTARRAYOID]);
 
-/// Moves about `max` new keys, as many of late claims, and keys that were locked before. None: another run is active.
+/// Moves about `max` keys of each of the two scans, and keys that were locked before. None: another run is active.
 pub fn key_abandon(max: i64) -> Result<Option<Swept>> {
     let Some(lock) = TryLock::acquire(KeyId::hashed(b"", b"key_abandon").lock_hash()) else {
         return Ok(None);
@@ -143,7 +143,7 @@ fn move_all(overdue: &[OverdueKeys], more: bool) -> Result<Swept> {
 /// The oldest entries of the lane ORDINARY in a range of look_at, of all scopes.
 pub struct OverdueKeys {
     from: i64,
-    /// Unless `looks` ran out, `read` has all entries of the range up to this look_at.
+    /// `read` has all entries of the range up to this look_at, unless `find` stopped at its limit of index entries.
     upto: i64,
     /// look_at of each entry, and the id of each unfinished key.
     read: BinaryHeap<(i64, Option<[u8; 16]>)>,

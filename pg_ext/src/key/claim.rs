@@ -182,7 +182,7 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // Without this limit, a key would still be stored long after the scope's gone_for was lowered.
+        // Limited, because key_reap reads no key before its reap_at: it would notice a lowered gone_for too late.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(
             Col::ReapAt,

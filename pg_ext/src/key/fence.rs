@@ -1,8 +1,8 @@
 //! The fence: every write with a key's token passes here.
 //!
 //! A write reads the row, checks that the token belongs to the present lease, and updates or locks the row in the
-//! caller's transaction. If the row is locked, the write waits. So no claim takes the key over between check and
-//! commit. If another transaction has changed the row, the write reads again (READ COMMITTED) or raises 40001.
+//! caller's transaction. So no claim takes the key over between check and commit. If the row is locked already, the
+//! write waits. If another transaction has changed the row, the write reads again (READ COMMITTED) or raises 40001.
 
 use super::claim::named;
 use super::identity::KeyId;
@@ -130,8 +130,8 @@ impl<'a> FencedKey<'a> {
         Ok(FencedKey { named, token })
     }
 
-    /// Calls `decide` with the row if the token's lease is the present one. If it was the key's latest lease and has
-    /// ended, calls `repeated`, which may answer a repeated call. Else raises ON001 or ON006.
+    /// Calls `decide` with the row if the key is running with this token. If this token is the key's latest, but the
+    /// attempt has ended, calls `repeated`, which may answer a repeated call. Without an answer, raises ON001 or ON006.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&KeyRow) -> Option<T>,

@@ -61,7 +61,7 @@ pub fn key_list(call: &Call) -> Result<Datum> {
     // The lane ORDINARY has all finished keys. It is read only if a key in it can have the asked status.
     let pending_only = match window.status {
         Some(b"released") => true,
-        // A key in its first lease is parked when the lease has expired.
+        // With on_expiry 'park' or max_attempts 1, a key in its first lease is parked when the lease has expired.
         Some(b"parked") => !window.options.park_on_expiry && window.options.max_attempts != Some(1),
         _ => false,
     };

@@ -15,8 +15,8 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in characters.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of finished keys, and of keys in their first lease. look_at is the earliest end that was set for the first
-/// lease. A key that finishes in the lane PENDING moves here, and its look_at becomes its finished_at.
+/// Lane of finished keys, and of keys in their first lease. look_at is the earliest of all ends that the first lease
+/// has had. A key that finishes in the lane PENDING moves here, and its look_at becomes its finished_at.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that a sweep has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.
@@ -29,7 +29,7 @@ pub const WHOLE: u8 = b'0';
 /// empties the row, or deletes it if gone_for is over, too.
 const TO_EMPTY: u8 = b'1';
 /// The bytes that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page, so its
-/// update is rarely HOT, even if the indexed reap_at stays the same.
+/// update is rarely HOT anyway, and a change of the indexed reap_at costs little.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.
@@ -121,7 +121,7 @@ pub fn lane(scope: &[u8], name: u8, from: i64, to: i64) -> [ScanKey; 4] {
     ]
 }
 
-/// The first scope of the index in this range. All its rows may be deleted rows that an old snapshot can still see.
+/// The scope of the first entry of the index key_look in this range. The entry may belong to a deleted key.
 pub fn first_scope(table: &Table, range: ScanKey, snapshot: &Snapshot) -> Result<Option<Vec<u8>>> {
     let name = |entry: &[Option<Datum>]| entry[0].map(|d| varlena(d).to_vec());
     let found = table.first_entry(BY_LOOK, &mut [range], snapshot, name)?;
@@ -189,7 +189,7 @@ impl KeyRow {
     }
 
     /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. fence.rs stores this value
-    /// with each write: the row is then this transaction's, and an old `Now` in it would read as `Now` again.
+    /// with each write. Otherwise an old `Now` would read as `Now` again once this transaction had written the row.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,

@@ -35,7 +35,7 @@ impl ScopeNames {
         Ok(found.and_then(|slot| slot.column(1).map(|d| varlena(d).to_vec())))
     }
 
-    /// The first scope after this name that has keys, or MOST_ENTRIES entries of deleted keys.
+    /// The first scope after this name that has keys. A scope with MOST_ENTRIES entries of deleted keys counts, too.
     pub fn used_after(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut name = name.to_vec();
         loop {

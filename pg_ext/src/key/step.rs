@@ -61,8 +61,8 @@ impl StepRow {
         row
     }
 
-    /// The step's latest row, at any isolation level. An old snapshot may lack that row without a serialization
-    /// error, because most step calls lock the key's row without changing it.
+    /// The step's latest row, at any isolation level. A transaction's older snapshot may lack this row. Often the
+    /// server then raises no serialization error, because most step calls lock the key's row and do not change it.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [

@@ -9,7 +9,7 @@ pub static TABLES: Watch = Watch::new();
 pub static DEFINITIONS: Watch = Watch::new();
 
 /// Processes the invalidation messages of all commits so far, as the server does when a transaction first locks a
-/// table. So the counts include each committed change of a definition, and callers need not read its row.
+/// table. Then the counts include each committed change. A cached machine is valid as long as neither count changes.
 pub fn accept() {
     // SAFETY: may be called wherever a table could be locked.
     unsafe { pg_sys::AcceptInvalidationMessages() };

@@ -69,7 +69,7 @@ pub struct DirectMove<'a> {
 }
 
 pub struct DirectlyMoved {
-    /// Empty if moves are neither recorded nor emit events.
+    /// The old status; empty if the machine's moves are not recorded and emit no events.
     pub from: String,
     pub version: Option<Datum>,
 }
@@ -110,7 +110,7 @@ impl Direct {
             return Ok(None);
         };
         let snapshot = Snapshot::now();
-        // Messages are accepted after the snapshot, so that the definition is at least as new as the snapshot's rows.
+        // Called after the snapshot, so that `is_current` notices every change of the machine made before the snapshot.
         changes::accept();
         if !row.machine.is_current() || !table.is_open_to_caller() {
             return Ok(None);
@@ -131,7 +131,7 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row) else {
             return Ok(None);
         };
-        // A guarded row that another session has locked needs the statement: the guard must judge the newest row.
+        // No direct move waits for a guarded row: the machine may change meanwhile, so the guard must check the move.
         if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != WriteOutcome::Done {
             return Ok(None);
         }

@@ -17,7 +17,7 @@ pub struct RowId {
     pub text: Vec<u8>,
 }
 
-/// The type in which a statement gets an id of this base type as a parameter.
+/// The type of a statement's parameter for an id; `base` is the base type of the id's column.
 pub fn parameter_type(base: Oid) -> Oid {
     match base {
         pg_sys::INT2OID | pg_sys::INT4OID | pg_sys::INT8OID | pg_sys::UUIDOID => base,

@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// A machine keeps up to this many statements, direct moves and patches each; one more replaces all of its kind.
+/// The most entries of `plans`, of `directs` and of `patched`. A full map is emptied before an entry is added.
 const MOST_PLANS: usize = 300;
 
 thread_local! {
@@ -45,7 +45,7 @@ pub struct Machine {
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
     /// Moves that need no SQL statement; None: the move needs one.
     directs: RefCell<HashMap<Vec<u8>, Option<Rc<Direct>>>>,
-    /// The columns of patches, by the names of the members.
+    /// Key: the names of all members of a patch. Value: the columns that the patch sets.
     pub patched: RefCell<HashMap<Vec<u8>, Rc<Vec<UserColumn>>>>,
 }
 

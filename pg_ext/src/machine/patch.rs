@@ -1,5 +1,5 @@
-//! A patch: the columns that a move sets besides status and version. In a statement, jsonb_populate_record converts the
-//! values. A direct move gives the text of each value to the input function of the column's type.
+//! A patch: the columns that a move sets besides status and version. A move by an UPDATE statement converts the values
+//! with jsonb_populate_record. A move without a statement (`direct.rs`) uses the input functions of the columns' types.
 
 use super::model::{Machine, kept};
 use super::relation::UserColumn;
@@ -62,7 +62,7 @@ impl<'a> Patch<'a> {
         as_text(value).ok()
     }
 
-    /// Part of the key of a statement.
+    /// Part of the key under which the machine keeps a statement or a `Direct`.
     pub fn key(&self) -> String {
         self.names().join(",")
     }

@@ -1,8 +1,8 @@
 //! Permits: the writes that the guard lets pass because one of our own functions makes them.
 //!
-//! A permit names the machine, the rows and the write, and ends with our statement. So the guard still judges every
-//! other write that a user's trigger makes meanwhile. Permits are in this backend's memory, where no statement can
-//! forge one.
+//! A permit lasts while our statement runs. The permit names the machine, the rows and the write, so the guard still
+//! judges every other write that a user's trigger makes meanwhile. Permits are in this backend's memory, where no
+//! statement can forge one.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -21,7 +21,7 @@ pub enum Doing {
     Move(String, String),
     /// The cancel flag is set.
     Flag,
-    /// Undecided items of these rows are marked.
+    /// In items of these rows, the marker column changes from the value `undecided` to the value `marked`.
     Refund,
 }
 

@@ -248,8 +248,8 @@ impl Opened {
     fn columns(&self, expression: *mut Node) -> Result<BTreeSet<String>> {
         let mut numbers: *mut pg_sys::Bitmapset = std::ptr::null_mut();
         let mut columns = BTreeSet::new();
-        // SAFETY: the tree names columns of its first and only table; the set counts from the lowest number
-        // of a system column, and every number above 0 is one of the open table's columns.
+        // SAFETY: the tree names columns of one table only, which has number 1 in the tree. A member of the set is a
+        // column's number minus FirstLowInvalidHeapAttributeNumber. Every number above 0 is a column of the open table.
         unsafe {
             pg_sys::pull_varattnos(expression, 1, &mut numbers);
             let mut next = -1;

@@ -15,7 +15,7 @@ use pgrx::PgList;
 use pgrx::pg_sys::{self, Node, NodeTag};
 use std::ffi::{CStr, c_void};
 
-/// Replaces `length` bytes of the text at `at`.
+/// Puts `text` in place of `length` bytes of the expression, from byte `at` on.
 struct Edit {
     at: usize,
     length: usize,

@@ -72,8 +72,7 @@ impl Relation {
         self.all_below(mode);
     }
 
-    /// A partitioned table and all levels of its partitions, without a lock. Empty for any other table, even if other
-    /// tables inherit from it.
+    /// A partitioned table and all levels of its partitions, without a lock. Empty if the table never had partitions.
     pub fn partitions(&self) -> Vec<pg_sys::Oid> {
         // SAFETY: looks into the system cache.
         let kind = unsafe { pg_sys::get_rel_relkind(self.oid) };
@@ -83,7 +82,8 @@ impl Relation {
         }
     }
 
-    /// Locks the tables below this table, unless `mode` is NoLock. Returns them and this table; can be empty.
+    /// Locks the tables below this table (partitions, or tables that inherit from it), unless `mode` is NoLock. Returns
+    /// this table and the tables below it. Empty if this table is gone, or never had a table below it.
     fn all_below(&self, mode: u32) -> Vec<pg_sys::Oid> {
         // SAFETY: get_rel_relkind returns 0 for a table that is gone. find_all_inheritors returns a list of oids, and
         // `oid` reads only the first `length` elements of this list.

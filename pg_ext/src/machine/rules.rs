@@ -39,7 +39,7 @@ pub fn check_rules(definition: &Definition, faults: &Faults) {
 /// A definition and the indexes that the checks use. Members that could not be read are left out.
 struct Rules<'a> {
     definition: &'a Definition,
-    /// Every place that names a status, except status_types and claim states, in the order in which faults are added.
+    /// Every mention of a status outside the members status_types and claim_state. A check adds faults in this order.
     mentions: Vec<Mention<'a>>,
     terminal: HashSet<&'a str>,
     /// In the order of the steps and then of the requesters.
@@ -322,8 +322,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// For `transition`, the two statuses and the requester identify a move. So two declarations of one move must have
-    /// the same `emit`.
+    /// A call of once.transition identifies a move only by the two statuses and the requester. So two declarations of
+    /// one move must have the same `emit`.
     fn one_move_emits_one_topic(&self) {
         let mut seen: HashMap<_, Vec<Emitting>> = HashMap::new();
         for emitting in Emitting::all(self.definition) {

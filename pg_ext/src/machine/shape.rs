@@ -1,5 +1,5 @@
-//! A definition fitted to its tables: the tables and columns that it names, as the catalog has them now, or a line for
-//! each table or column that is gone or unusable.
+//! Looks up in the present catalog the tables and columns that a definition names. The result is a [`MachineShape`], or
+//! a list of faults if a table or column is gone or unusable.
 
 use super::definition::{Definition, Refund};
 use super::faults::Faults;

@@ -42,7 +42,7 @@ struct NamedTable {
 }
 
 impl Statement {
-    /// `row` names the row in the error of a lost race.
+    /// `row` names the row in the message of a serialization failure (40001).
     pub fn prepare(
         sql: &str,
         types: &[Oid],

@@ -1,7 +1,7 @@
 //! `transition`: one conditional UPDATE. If it moves no row, a SELECT finds the reason. If the SELECT finds that the
 //! row can be moved now, the row is locked and the UPDATE is retried once. If moves are recorded or emit events, the
-//! row is locked before the UPDATE, to read its old status. On a plain table, a move that runs no statement is tried
-//! first (`direct.rs`).
+//! row is locked before the UPDATE, to read its old status. For a plain table (`direct.rs`), `transition` first tries
+//! to move the row without running a statement.
 
 use super::after::MoveMade;
 use super::direct::{self, Direct};

@@ -25,8 +25,8 @@ pub struct Valid {
     pub owner: Option<Datum>,
 }
 
-/// Checks a definition; `faults` has the faults found while reading it. 42501 if the caller does not own the table, or
-/// is no member of a role that owns the machine or one of its topics.
+/// Checks a definition; `faults` has the faults found while reading it. 42501 unless the caller owns the table and is a
+/// member of the role that owns the machine, and of each role that owns one of its topics.
 pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let owner = owner(&definition, &faults)?;
     let named = |path, name: &str| DefinedTable::named(path, name, &faults);
@@ -64,7 +64,7 @@ pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     })
 }
 
-/// The faults of a stored definition over the present tables, one line each.
+/// Compares a stored definition with the present tables. Returns one line for each fault.
 pub fn recheck(stored: &StoredMachine) -> Result<Vec<String>> {
     let (mut definition, faults) = (stored.definition()?, Faults::default());
     let read = |col| stored.relation(col).map_or(Ok(None), DefinedTable::read);

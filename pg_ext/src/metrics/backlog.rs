@@ -1,10 +1,10 @@
 //! The backlog of each subscriber: the age of its oldest event that is not acked, and the number of such events.
 //!
-//! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. Each has a
-//! row in a table of events, so a subscriber of a topic without stored events costs one probe of each table. The lag
-//! leaves out an event that has not failed and is not due yet (delayed, or released). The age of a delayed or redriven
-//! event counts from its first failure. Before a failure, the age counts from the take if the event is in a batch, and
-//! from the due time if it is not. Dead events are counted separately (dead.rs).
+//! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All are
+//! stored in the tables of events. So one probe of each of these tables shows that a topic without stored events has no
+//! backlog. The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a
+//! delayed or redriven event counts from its first failure. Before a failure, the age counts from the take if the event
+//! is in a batch, and from the due time if it is not. Dead events are counted separately (dead.rs).
 
 use super::estimate::LaneRange;
 use super::{Sheet, entries_for};
@@ -69,7 +69,7 @@ pub fn outbox(sheet: &Sheet) -> Result<()> {
         "pg_once_outbox_complete",
         &[],
         f64::from(u8::from(is_complete)),
-        "1: every backlog was read; 0: a subscriber has more rows of once.retry than one call reads, or more than 1000 delayed or redriven events that are due, taken or failed: its numbers are lower bounds.",
+        "1: the call read every backlog. 0: it stopped at a limit, so numbers of a subscriber are lower bounds. The limits: the rows of once.retry that one call reads, and 1000 delayed or redriven events that are due, taken or failed.",
     )
 }
 
@@ -177,8 +177,8 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry in the order of their event ids, that is, of emission. If a row has waited since
-    /// the emission of its event, no later row has waited longer.
+    /// Counts the rows of once.retry in the order of their event ids, that is, of emission. Looks up how long rows have
+    /// waited, until a row has waited since the emission of its event: no later row can have waited longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
@@ -261,7 +261,7 @@ impl BacklogLook {
             "outbox_lag_seconds",
             &labels,
             self.lag_us(backlog).unwrap_or(0) as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. A delayed or redriven event counts from its first failure; if it has not failed, from the take while it is in a batch, else from when it is due. A dead event does not count.",
+            "Age of the oldest event that the subscriber has not acked; 0: none. The age of a delayed or redriven event starts at its first failure. If it has not failed, the age starts at its take while it is in a batch, and when it is due otherwise. A dead event does not count.",
         )?;
         sheet.put(
             "outbox_depth",

@@ -8,8 +8,8 @@ use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// Limits: a call reads up to this many failures in all, and up to this many receipts of each failing subscriber. It
-/// reads the newest first.
+/// Limits: a call reads the newest FAILURES failures of all subscribers together, and the newest RECEIPTS receipts of
+/// each subscriber that has one of these failures.
 const FAILURES: i64 = 4_000;
 const RECEIPTS: i64 = 300;
 
@@ -64,7 +64,7 @@ pub fn failures(sheet: &Sheet) -> Result<()> {
             "side_effect_failure_rate",
             &[("topic", &*topic), ("subscriber", &*subscriber), ("kind", &*kind)],
             float(&row, 3),
-            "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. It covers less if these minutes have 4000 failures (of all subscribers together), or 300 receipts of this subscriber.",
+            "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. It covers a shorter time if the five minutes have 4000 failures (of all subscribers) or more, or 300 receipts of this subscriber or more.",
         )?;
     }
     Ok(())

@@ -84,7 +84,7 @@ impl KeyLeases {
         let table = Table::to_read(record::TABLE)?;
         let snapshot = Snapshot::now();
         let mut scopes: Vec<Vec<u8>> = Vec::new();
-        // Reads scopes from index entries: one probe for each scope, even if an old snapshot keeps deleted keys.
+        // Reads one index entry for each scope, even an entry of a deleted key: skipping such entries could take long.
         loop {
             let last = scopes.last().map_or(&b""[..], Vec::as_slice);
             let range = ScanKey::text_above(1, row::text(last));

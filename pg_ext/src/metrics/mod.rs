@@ -96,7 +96,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Without shared memory there are no rows: no table has the counts, because a replayed claim writes nothing.
+/// Only shared memory has the counts, because a replayed claim writes nothing. Without the counts there are no rows.
 fn claims(sheet: &Sheet) -> Result<()> {
     let Some((totals, lately)) = counters::claims() else {
         return Ok(());

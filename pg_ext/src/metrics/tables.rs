@@ -47,19 +47,19 @@ fn of_task(sheet: &Sheet, of: [&str; 2], counts: [f64; 3]) -> Result<()> {
         "pg_once_sweep_done_total",
         &labels,
         done,
-        "Rows that the sweeps of this task have handled; for action_release, of this task and machine.",
+        "Rows that the sweeps of this task have handled; action_release has a row for each machine.",
     )?;
     sheet.put(
         "pg_once_sweep_failed_total",
         &labels,
         failed,
-        "Failures of the sweeps of this task (and machine): 1 for each failed try of a row, each due row of a table that could not be locked, each failed subscriber, or a task that failed as a whole.",
+        "Failures of the sweeps of this task (and machine): 1 for each failed try of a row, for each due row whose table could not be locked, for each failed subscriber, and for each failure of a whole task.",
     )?;
     sheet.put(
         "pg_once_sweep_age_seconds",
         &labels,
         age.max(0.0),
-        "Time since a sweep of this task (and machine) last ended, Infinity: none ever did; up to 30 seconds too large where there was nothing to do.",
+        "Time since the last sweep of this task (and machine) ended; Infinity: no sweep has ended yet. Up to 30 seconds too large if the last sweeps found nothing to do.",
     )
 }
 

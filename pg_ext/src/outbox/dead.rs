@@ -205,7 +205,7 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);
     }
-    // Gets a transaction id, then an event id, as an emit does. So the next take searches again (quiet.rs).
+    // Gets a transaction id, then an event id, as an emit does: otherwise takes might not look for events (quiet.rs).
     table::own_xid();
     Sequence::next(c"event_id")?;
     let ids: Vec<i64> = found.iter().map(|r| number(r, 0)).collect();

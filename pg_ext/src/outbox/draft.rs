@@ -1,7 +1,7 @@
 //! The batch that a take builds: the token, and the rows that the caller gets.
 //!
-//! The batch gets its token, and locks it, with its first row in once.batch; so a take that finds nothing locks no
-//! token. The rows that the caller gets are in the order of event ids, whatever lanes they came from.
+//! A take chooses and locks a token only when it has a row for once.batch to write. So a take that finds nothing locks
+//! no token. The rows that the caller gets are in the order of event ids, whatever lanes they came from.
 
 use super::batch::Batch;
 use super::event::{Col, Event};
@@ -28,7 +28,7 @@ pub struct Draft<'a> {
     rows: Vec<(i64, [Option<Datum>; 8])>,
     /// Whether the only event is a suspect: then the draft accepts no other event.
     pub alone: bool,
-    /// Whether once.retry may have rows of the subscriber: earlier rows, or events that this take has put back.
+    /// Whether once.retry may have rows of the subscriber: old rows, or rows that this take made from expired batches.
     pub retries: bool,
     /// Whether an earlier batch still held events when this take found it.
     pub is_active: bool,

@@ -43,8 +43,8 @@ pub fn retire() -> Result<DueWork> {
     stored(Some(current))
 }
 
-/// Counts the segments that hold events, except segment `but`. A segment is due since the time of its first event.
-/// `None`: also the current segment, which has the whole log if the task has never run.
+/// Counts the segments that hold events, except segment `but`. If outbox_retire has never run, the current segment has
+/// the whole log; with None it is counted, too. A segment is due since the time of its first event.
 pub fn stored(but: Option<usize>) -> Result<DueWork> {
     let mut due = DueWork::default();
     let snapshot = Snapshot::latest();

@@ -5,8 +5,8 @@
 //! lanes do not change until this transaction has ended. seen.rs relies on the order of the two ids.
 //!
 //! The check may use an outdated row of once.segment, but only if the emitter locked the old segment before the
-//! invalidation was sent. The transaction that opens a segment sends the invalidation before it releases the lock of
-//! the sweep task outbox_retire. So the task's next run, which may drain the old segment, sees the emitter's lock.
+//! invalidation was sent. The sweep task outbox_retire, which opens segments, sends the invalidation, then releases the
+//! lock that its next run needs. So that run, which may drain the old segment, sees the emitter's lock.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;

@@ -19,7 +19,7 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// Per lane and take, up to this many events begin to wait in once.retry, and about this many are put back.
+/// For each lane, a take makes at most this many events wait in once.retry, and puts back about this many events.
 const MOST_BEHIND: usize = 10_000;
 
 pub struct LockedLane<'a> {
@@ -123,7 +123,7 @@ impl<'a> LockedLane<'a> {
         Ok((!taken).then_some((open, !over.is_empty())))
     }
 
-    /// Whether the batch still holds events of this lane. It may hold events of other lanes only.
+    /// Whether the batch still holds events of this lane, not only events of other lanes.
     fn is_held_in(&self, batch: &Batch) -> Result<bool> {
         let lanes = batch.lanes();
         let mine = |id: &i64| lanes.get(id) == Some(&self.lane);

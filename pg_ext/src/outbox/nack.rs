@@ -1,9 +1,9 @@
 //! `outbox_nack`: marks events of a batch as failed, or releases them.
 //!
-//! For each order_key, an attempt can be counted for the first named event only. The later events of the key in the
-//! batch, named or not, leave the batch too, but no attempt is counted for them. The receipt stores the rows of the
-//! answer. The same call again in this transaction returns these rows; a later transaction gets ON006, with `attempt`
-//! and `dead` of each nacked event in the DETAIL.
+//! If the named events failed, an attempt is counted for each named event without order_key, and for the earliest named
+//! event of each order_key. The later events of these order_keys in the batch, named or not, leave the batch too, but
+//! no attempt is counted for them. The receipt stores the rows of the answer. The same call again in this transaction
+//! returns these rows; a later transaction gets ON006, with `attempt` and `dead` of each nacked event in the DETAIL.
 
 use super::batch::{self, Batch};
 use super::leave::{self, Fate, HeldEvent, Leaving, Reason};

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 /// The longest time for which a memory is used, in microseconds.
 const LONGEST_US: i64 = 1_000_000;
-/// No memory is stored while the newest transactions, more than this number of them, are all still open.
+/// No memory is stored if more than this many open transactions have ids above the largest id of an ended transaction.
 const MOST_UNENDED: i64 = 1_000;
 
 thread_local! {

@@ -8,7 +8,8 @@
 //! an event that was committed late) is inserted as due. Rows behind the first may have a finite due_at, too.
 //!
 //! A row in a batch is changed under the lock of the batch. Any other row is changed by a take that has locked the
-//! lane, or by `free` under the lock of a batch. A keyed lane has at most one open batch, so `free` never waits.
+//! lane, or by `free` under the lock of a batch. A keyed lane has at most one open batch. While that batch is open,
+//! rows of the lane are changed only under its lock. So `free` waits for no lock.
 
 use super::batch::Batch;
 use super::topic::Subscriber;
@@ -274,12 +275,11 @@ pub fn lease(sub: &Subscriber, token: i64, ids: &[i64]) -> Result<()> {
     spi::query_latest(&LEASED, &args.map(Some)).map(drop)
 }
 
-/// The order_keys of a lane that have rows: a fresh event of such a key must wait behind them. Nothing is read before
-/// the first fresh event.
+/// The order_keys of a lane that have rows: a fresh event of such a key must wait behind them.
 pub struct WaitingKeys<'a> {
     sub: &'a Subscriber,
     lane: i32,
-    /// The lane's rows, and whether any of them has a key.
+    /// The lane's rows, and whether any of them has a key. None until the first call of [`WaitingKeys::has`].
     rows: Option<(RetryLane, bool)>,
     /// The results of [`WaitingKeys::has`] so far, so that each key is probed once.
     known: HashMap<Vec<u8>, bool>,

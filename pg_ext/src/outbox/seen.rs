@@ -1,9 +1,9 @@
 //! A snapshot as it is stored. An event's transaction id and event id determine whether the snapshot saw the event.
 //!
-//! Invariant of a [`Seen`] made by [`Seen::now`]: transaction ids from `next` on were assigned after `high` was read,
-//! so the events of these transactions have ids above `high`; every event visible then has an id of at most `top`. A
-//! transaction between `xmax` and `next` was running then, as were the transactions in `running`. Once such a
-//! transaction has ended, a take finds its events by transaction id ("late").
+//! Invariant of a [`Seen`] made by [`Seen::now`]: transaction ids from `next` on were assigned after `high` was read.
+//! So the events of these transactions have ids above `high`. Events that the snapshot sees have ids up to `top`. The
+//! transactions from `xmax` to `next` (excluded) and those in `running` had not ended when the snapshot was taken. Once
+//! such a transaction has ended, a take finds its events by transaction id ("late").
 
 use crate::call;
 use crate::error::{Error, Result};
@@ -44,7 +44,7 @@ impl Seen {
         }
     }
 
-    /// The events of an earlier series: all transactions of that series have ended.
+    /// After the last event of an older series: all transactions of that series have ended, so every event is seen.
     pub fn everything() -> Seen {
         Seen {
             xmax: LAST,

@@ -23,7 +23,7 @@ pub struct LaneLog<'a> {
     pub lane: i32,
     pub tables: &'a [(&'static Home, Table)],
     pub snapshot: &'a Snapshot,
-    /// The events that `snapshot` sees. In the present series the log has no others.
+    /// The events of the present series that `snapshot` sees. All events of an older series count as seen.
     pub seen: &'a Seen,
     pub series: i32,
 }
@@ -85,7 +85,7 @@ impl Window {
     }
 
     /// Calls `each` for the events that are not handed out yet, in order, until `each` answers false or the log ends.
-    /// Returns the window where it stopped. Every event up to that window's `last_id` has been passed.
+    /// Returns the window where it stopped. `each` got that window's events up to `last_id`, now or in an earlier walk.
     pub fn walk(
         mut self,
         log: &LaneLog,

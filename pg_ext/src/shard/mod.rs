@@ -1,7 +1,7 @@
 //! shard: which part of the routing values this database holds. A shard is a database; the number of shards is fixed.
 //!
-//! The routing value is the part of the key, message or saga before the first separator; with `by => 'scope'`, that of
-//! the scope. A claim, message or saga step whose value belongs to another shard is refused with ON007: a request that
+//! The routing value is the text before the first separator in a key, message id or saga (`by => 'scope'`: in the
+//! scope). A claim, message or saga step whose value belongs to another shard is refused with ON007: a request that
 //! was sent to the wrong database must not run there a second time. Nothing is checked until `shard_set` was called.
 
 use crate::call::{Call, shown, utf8};

@@ -153,7 +153,7 @@ impl Plan {
     }
 
     /// Runs a statement that only reads, under the given snapshot, and passes its rows to `each`, `chunk` at a time,
-    /// until `each` answers false. `each` runs in the memory context of the call. Frees the rows after `each`.
+    /// until `each` answers false. `each` runs in the memory context of `stream`'s caller. Frees the rows after `each`.
     pub fn stream(
         &self,
         args: &[Option<Datum>],
@@ -268,8 +268,8 @@ fn execute(
         Under::Latest(snapshot) => (Some(snapshot.raw()), false),
     };
     let result = catch_races(row, || {
-        // SAFETY: connected to SPI; as many values as the plan has parameters; the caller has registered a given
-        // snapshot.
+        // SAFETY: connected to SPI; as many values as the plan has parameters; if the caller gives a snapshot, the
+        // snapshot is registered.
         Ok(unsafe {
             match snapshot {
                 None => pg_sys::SPI_execute_plan(plan, values, nulls, false, 0),
@@ -332,7 +332,7 @@ unsafe fn raw_value(
     column: i32,
 ) -> Option<Datum> {
     let mut null = false;
-    // SAFETY: as the caller says; column is between 1 and natts.
+    // SAFETY: the tuple is a row of SPI_tuptable, and desc its descriptor; column is between 1 and natts.
     let datum = unsafe { pg_sys::SPI_getbinval(tuple, desc, column, &mut null) };
     (!null).then_some(datum)
 }
@@ -344,7 +344,7 @@ unsafe fn copied_value(
     column: i32,
 ) -> Option<Datum> {
     let (mut by_value, mut length, mut align) = (false, 0i16, 0);
-    // SAFETY: as the caller says; SPI_datumTransfer copies the value of that column's type.
+    // SAFETY: the same as in raw_value; SPI_datumTransfer copies a value of the column's type.
     unsafe {
         let datum = raw_value(tuple, desc, column)?;
         let type_oid = pg_sys::SPI_gettypeid(desc, column);

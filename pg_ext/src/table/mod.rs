@@ -2,9 +2,9 @@
 //! and, in `user.rs`, on plain tables of users.
 //!
 //! Why not SPI: a claim is one index probe and one insert. With a saved plan for each, the executor's overhead costs
-//! more than the probe and the insert (`make bench`). Direct access also needs no change of user: no right is checked,
-//! no name is looked up through search_path, and no operator is resolved. Rows are plain arrays of datums here;
-//! `record.rs` gives their columns names.
+//! more than the probe and the insert (`make bench`). Direct access checks no rights on the extension's tables, so no
+//! change of user is needed. It also looks up no name through search_path and resolves no operator. Rows are plain
+//! arrays of datums here; `record.rs` gives their columns names.
 //!
 //! Locks: a table is opened for reading with AccessShareLock, for writing with RowExclusiveLock. Both are held to the
 //! end of the transaction, as after any statement.
@@ -106,7 +106,7 @@ impl Table {
         wants: Wants,
     ) -> Scan<'s> {
         let slot = self.slot();
-        // SAFETY: the index belongs to this open table; keys are initialised and copied by index_rescan.
+        // SAFETY: the index belongs to this open table; ScanKey::new initialised the keys; index_rescan copies them.
         unsafe {
             let index = pg_sys::index_open(index, pg_sys::AccessShareLock as i32);
             let scan = begin_scan(self.rel, index, snapshot.raw(), keys.len() as i32);
@@ -313,7 +313,7 @@ impl Slot {
         }
     }
 
-    /// Reads all columns of the row; returns their number. Not part of `column`, which is short enough to be inlined.
+    /// Reads all columns of the row; returns their number. Kept out of `column`, so that `column` can be inlined.
     #[cold]
     fn read_all(&self) -> usize {
         // SAFETY: the slot holds a row of its table.

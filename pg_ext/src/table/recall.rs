@@ -21,7 +21,7 @@ const MOST_RECALLED: usize = 1_000;
 pub struct Recalled<T> {
     table: Name,
     watch: Watch,
-    /// The count of messages and the time at which the oldest value was read.
+    /// Taken just before the oldest cached value was read: the watch's count of messages, and the time.
     since: Cell<(u64, i64)>,
     known: RefCell<Option<HashMap<Vec<u8>, Rc<T>>>>,
 }

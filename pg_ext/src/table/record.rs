@@ -7,7 +7,7 @@ use crate::row;
 use pgrx::pg_sys::{self, Datum};
 use std::marker::PhantomData;
 
-/// A column of a table; the enums list a table's columns in the order of CREATE TABLE.
+/// A column of a table. An enum that implements this trait lists a table's columns in the order of CREATE TABLE.
 pub trait ColumnNumber: Copy {
     /// The column's number; the first column has the number 1.
     fn number(self) -> usize;

@@ -103,8 +103,8 @@ impl Snapshot {
         }
     }
 
-    /// The ids below `next` that had not ended when the snapshot was taken, sorted. This transaction's id is left out
-    /// if the id is below `xmax`. None if `next` is more than `most` above `xmax`.
+    /// The ids below `next` that had not ended when the snapshot was taken, sorted. They are the ids that `running`
+    /// returns, and all ids from `xmax` on. None if the difference `next` - `xmax` exceeds `most`.
     pub fn unended_before(&self, next: i64, most: i64) -> Option<Vec<i64>> {
         let (running, xmax) = self.running();
         if next.saturating_sub(xmax) > most {

@@ -53,7 +53,7 @@ impl Table {
     /// table is a partition, a parent or no heap, or has rules or policies. None also if an UPDATE trigger is neither
     /// `known` nor one of the server's own triggers for foreign keys.
     pub fn plain(&self, written: &[i16], known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<bool> {
-        // SAFETY: the relation is open, so what its cache entry points at is there.
+        // SAFETY: the relation is open, so `rd_rel` points to its copy of the pg_class row.
         let is_plain = unsafe {
             let class = &*(*self.rel).rd_rel;
             class.relkind as u8 == pg_sys::RELKIND_RELATION
@@ -69,8 +69,8 @@ impl Table {
         }
     }
 
-    /// Whether a new row version needs a generated value, or the check of a NOT NULL that older rows may violate. A
-    /// validated NOT NULL needs no check for columns that are not written.
+    /// Whether a new row version needs a generated value, or the check of a NOT NULL that older rows may violate. Older
+    /// rows satisfy every other NOT NULL, and `machine/direct.rs` writes no NULL to a NOT NULL column.
     fn computes(&self) -> bool {
         let Some(constraints) = self.constraints() else {
             return false;

@@ -81,8 +81,8 @@ extern "C-unwind" fn schema_changed(arg: Datum, _cache: i32, _hash: u32) {
 pub fn tell_all(names: &[Name]) -> Result<()> {
     for name in names {
         let table = Table::to_read(name)?.oid();
-        // SAFETY: the table is there, locked to the end of the transaction. The message is read before the next command
-        // only if this command counts as a write.
+        // SAFETY: the table is there, locked to the end of the transaction. GetCurrentCommandId marks this command as a
+        // write; without this mark, this backend would not get the message with its next command.
         unsafe {
             pg_sys::GetCurrentCommandId(true);
             pg_sys::CacheInvalidateRelcacheByRelid(table);

@@ -47,8 +47,8 @@ pub fn lock_exclusively(name: Name) -> Result<()> {
     Ok(())
 }
 
-/// The oldest transaction id, with its epoch, that some snapshot of this database regards as running. Replication slots
-/// and prepared transactions count.
+/// The oldest transaction id, with its epoch, that some snapshot of this database regards as running. A replication
+/// slot or a prepared transaction can hold this id back, too.
 pub fn horizon(table: &Table) -> i64 {
     let next = next_xid();
     // SAFETY: the relation is open.

@@ -106,7 +106,7 @@ impl Table {
         Ok(outcome)
     }
 
-    /// Whether the row at `tid` is locked by this transaction, or held by another one, for which an update may wait.
+    /// True if this transaction has locked the row, or an update may wait for another transaction that holds the row.
     pub fn is_held(&self, tid: ItemPointerData) -> bool {
         let mut tuple = pg_sys::HeapTupleData {
             t_self: tid,

@@ -5,7 +5,8 @@
 # Each run reads the state of the move from the servers and the pooler, mainly from the databases' names:
 #   NAME         is the home: clients are sent there, or will be after the steps map and resume
 #   NAME_coming  is being filled, at the target
-#   NAME_moved   was the home, or is split's copy of a database that stays; no client knows it, the operator drops it
+#   NAME_moved   is a former home, or (at the target of a split) the copy of a database that stays at the source; no
+#                client knows the name NAME_moved, and the operator drops this database
 # So the same command continues where a killed run stopped.
 set -euo pipefail
 
@@ -433,7 +434,8 @@ start_copy() {
         [ -z "$found" ] || die "$TO would wait for the standbys of $FROM: $found" \
             "At $TO: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); then run the command again."
     else
-        # An earlier run has fenced all its databases before it promoted the copy.
+        # A run renames all its databases at the source before it promotes the copy. So if a database still has its name
+        # there, the copy does not have its present data.
         found=$(ask "$FROM" postgres "SELECT string_agg(datname, ' ') FROM pg_database WHERE datname IN ($LIST)")
         [ -z "$found" ] || die "$TO was promoted before, and has no copy of today's $found" \
             "A cluster is split off once: use move-logical, or split to a new cluster."
@@ -509,7 +511,7 @@ split() {
         start_copy
         step "wait until the copy has caught up. Where it stands still, the log of $TO says why."
         follow
-        step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10, and no step between asks."
+        step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10. Until then, later steps do not ask."
         # The operator's yes may have taken long, so the copy may be behind again.
         [ -n "$CLIENTS_WAIT" ] || follow
         pause
@@ -577,7 +579,7 @@ move_dump() {
     if [ -n "$SERVED" ]; then
         NUMBER=$((${#STEPS[@]} - 1))
     else
-        step "PAUSE $NAME at the pooler. Clients wait from here to step 7, and no step between asks."
+        step "PAUSE $NAME at the pooler. Clients wait from here to step 7. Until then, later steps do not ask."
         pause
         step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, closed to clients."
         if has "$FROM" "$NAME"; then fence "$NAME"; fi
@@ -613,7 +615,7 @@ twin() {
     local schema
     create_coming "$NAME"
     # The whole dump is read before the transaction begins: else a dump that fails half-way would be committed.
-    # Leaves out pg_attver, an option of columns in Debian's 15: other servers refuse it.
+    # Debian's PostgreSQL 15 sets an option pg_attver on columns. Here sed removes the option: other servers refuse it.
     schema=$(exec 9>&-; program pg_dump "$FROM" --schema-only --lock-wait-timeout=5s --no-publications --no-subscriptions -d "$NAME" |
         sed -E '/^ALTER .* SET \(pg_attver=[0-9]+\);$/d; /^ALTER .* SET \(/s/, pg_attver=[0-9]+|pg_attver=[0-9]+, //')
     psql -w -X -q -1 -v ON_ERROR_STOP=1 -h "${TO%:*}" -p "${TO##*:}" -d "${NAME}_coming" <<<"$schema" >/dev/null 9>&-
@@ -722,7 +724,7 @@ move_logical() {
         [ -n "$FENCED" ] || copy_rows
         step "gather statistics for the planner in ${NAME}_coming."
         [ -n "$FENCED" ] || ask "$TO" "${NAME}_coming" ANALYZE
-        step "PAUSE $NAME at the pooler. Clients wait from here to step 12, and no step between asks."
+        step "PAUSE $NAME at the pooler. Clients wait from here to step 12. Until then, later steps do not ask."
         # The operator's yes may have taken long, so the twin may be behind again.
         [ -n "$FENCED$CLIENTS_WAIT" ] || copy_rows
         pause

@@ -96,7 +96,7 @@ impl Completion {
             Self::Released { error, retry_after } => {
                 tracing::warn!(?key, attempt, %error, ?retry_after, "an abandoned request failed");
             }
-            // The attempt or the heartbeat logs these cases. Nobody logs a lost lease that a write of the work notices.
+            // The attempt or the heartbeat logs these cases. If another call finds the lease lost, nothing is logged.
             Self::Parked { .. } | Self::LeaseLost | Self::Unsettled(_) => {}
         }
     }

@@ -27,9 +27,9 @@ pub use runner::JobRunner;
 /// 4. When there is no next item, [`result`](Job::result) gives values for columns of the row (not id, status, version,
 ///    cancel flag); then [`finish`](Job::finish) makes the job's last writes in the transaction that ends the action.
 ///
-/// Before the work on an item, insert the item's row with the name of a directory; otherwise the artifacts of a worker
-/// that died are orphaned. In that directory use the token ([`Action::token`]) as the artifact's name, because attempts
-/// that use the same name would delete each other's artifacts.
+/// Before the work on an item, commit the item's row with the name of a directory for artifacts. By this name
+/// [`clean`](Job::clean) finds the artifacts of a worker that died. In that directory use the token ([`Action::token`])
+/// as the artifact's name, because attempts that use the same name would delete each other's artifacts.
 ///
 /// Implement the methods as `async fn`.
 pub trait Job: Send + Sync {

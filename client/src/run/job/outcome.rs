@@ -1,4 +1,4 @@
-//! Owns the results of a job: the job's result for the runner, and the runner's for the caller.
+//! Owns the results of a job: `JobFailure` goes from the job to the runner, `JobOutcome` from the runner to the caller.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -24,8 +24,8 @@ impl JobFailure {
 }
 
 /// `?` converts an error of the database or of JSON; for any other error write `.map_err(Error::other)?`. `?` does not
-/// convert a [`Failure`](crate::Failure), because a foreign call's outcome may be unknown: use [`JobFailure::release`]
-/// if the other side drops duplicates.
+/// convert a [`Failure`](crate::Failure), because the next claim may repeat a foreign call whose outcome is unknown. If
+/// the other side drops duplicates, this repeat is safe: return [`JobFailure::release`].
 impl<X: Into<Error>> From<X> for JobFailure {
     fn from(error: X) -> Self {
         Self::Error(error.into())
@@ -44,7 +44,7 @@ pub enum JobOutcome {
     },
     /// The job was cancelled, and is torn down.
     Cancelled(Cancelled),
-    /// The row or its machine is locked, a holder has the row, or a sweep must revert the row first: retry later.
+    /// Another attempt has the row, a sweep must still revert it, or the row or its machine is locked: retry later.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,

@@ -55,9 +55,9 @@ impl<P: Begin> JobRunner<'_, P> {
         self
     }
 
-    /// Before an item, the runner asks whether the job is being cancelled, if the last claim or extension of the lease
-    /// is at least this long ago. The default is 1 s; with zero, the runner asks before each item. An item that has
-    /// begun is worked on to its end; then the transaction of [`Job::save`] asks again.
+    /// If at least this time has passed since the lease was claimed or last extended, the runner asks before the next
+    /// item whether the job is being cancelled. The default is 1 s; with zero, the runner asks before each item. An
+    /// item that has begun is worked on to its end; then the transaction of [`Job::save`] asks again.
     pub fn check_every(mut self, time: Duration) -> Self {
         self.check_every = time;
         self

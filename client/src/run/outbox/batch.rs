@@ -1,6 +1,6 @@
 //! Owns one batch from its take to its end: its handlers, its heartbeat, its acks and nacks.
 //!
-//! Invariant: no handler of the batch runs after the time up to which the batch's lease is known to be alive.
+//! Invariant: no handler of the batch runs at a time at which the batch's lease may have ended.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ pub trait Deliver: Send + Sync + 'static {
     fn deliver(&self, event: &Event) -> impl Future<Output = Result<Acked, Undelivered>> + Send;
 
     /// Called when a failure (not an expired lease) makes an event dead: undo earlier work in the transaction that
-    /// records the death. A key can be claimed and aborted here, so that its steps' compensations are emitted.
+    /// records the death. To undo a request's steps, claim and abort its key here: the abort emits their compensations.
     ///
     /// The callback's writes commit together with the event's death. If the callback fails or panics, nothing is
     /// committed; the event is released and delivered again after 30 s. After a lost race or connection the callback

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the calls for a batch are made one at a time, and each is retried until it is answered; ON006 counts as
 //! success. An event that its handler has acked counts as delivered, whatever the handler returns. The writes of the
-//! handler's `dead` commit once, together with the event's death.
+//! callback `dead` are committed once, together with the event's death.
 
 use std::future::Future;
 use std::time::Duration;
@@ -127,8 +127,8 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
     }
 
     /// Ends events in one call. ON006 means that one of them was ended before; then each event gets a call of its own.
-    /// A nack of one event also ends the later events of its order key. A call for one of these gets an error of kind
-    /// `left`, which counts as success.
+    /// In these calls, ON006 and an error of the kind `left` count as success. For a nack, `left` is `LeaseLost`: the
+    /// nack of an event also removes the later events of its order key from the batch, so their nacks get this error.
     async fn end<'i, T, F, Fut>(&self, ids: Ids<'i>, left: Kind, call: F) -> Result<(), Error>
     where
         F: Fn(Ids<'i>) -> Fut,

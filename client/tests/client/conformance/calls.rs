@@ -1,4 +1,4 @@
-//! Makes the calls of the table of cases with this crate.
+//! Makes the calls of sql/examples/conformance.json through the crate `pg_once`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! row has become due by the clock, a task failed, or the server has no counts of changed rows. Otherwise the database
 //! is idle, and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once.
 //! The pass after a failed one is due when `delay_after` has passed since the failure. Somebody has written if the
-//! server's counts of changed rows differ from those before the last pass. So another pass follows a pass that writes.
+//! server's counts of changed rows differ from those before the last pass. A pass that writes is followed by another.
 //!
 //! A session reports its counts at most ten seconds after its transaction ends. If a session reports later (a
 //! procedure that commits in a loop) or never (its own track_counts is off), its changes may wait the longest pause.
@@ -77,7 +77,7 @@ impl Schedule {
         }
     }
 
-    /// When the database is due if nothing else changes; None: at once.
+    /// When the database is due, by its present counts and the time `clock`. None: at once.
     fn due_at(&self, changed: Option<RowsChanged>, clock: i64) -> Option<Instant> {
         let begun = self.begun?;
         let pause = match self.last {

@@ -71,8 +71,8 @@ impl Pass {
         slot.put_answer(pass.answer(begin), pass.troubles);
     }
 
-    /// Notes whether the task failed, and logs the second failure in a row. The sweep has stored the
-    /// failure in once.janitor, unless it was rolled back, another session was recording the task, or recording failed.
+    /// Notes whether the task failed, and logs the second failure in a row. The failure is also in once.janitor, unless
+    /// the sweep was rolled back, another session had locked the task's record, or the record could not be written.
     fn note(&mut self, task: Task, bit: u32, swept: &Swept) {
         self.more |= swept.more;
         if swept.failed == 0 {

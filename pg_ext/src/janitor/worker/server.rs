@@ -15,7 +15,7 @@ use pg_sys::pqsignal;
 #[cfg(feature = "pg18")]
 use pg_sys::pqsignal_be as pqsignal;
 
-// The server's own handlers, by their address; they only set flags and wake the process.
+// The server's own signal handlers, which `begin` passes to pqsignal. They only set flags and wake the process.
 unsafe extern "C-unwind" {
     fn die(signal: c_int);
     fn SignalHandlerForConfigReload(signal: c_int);

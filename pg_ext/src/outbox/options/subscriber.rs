@@ -1,9 +1,9 @@
 //! `subscriber_set`, `subscriber_get`, `subscriber_drop`.
 //!
-//! A new subscriber gets the events that a snapshot at its creation does not see. The snapshot is taken under the lock
-//! of an INSERT into once.subscriber. The sweep task outbox_retire locks that table against writers before it looks for
-//! needed events, so it never misses an uncommitted subscriber. A delayed event has a row in once.retry for each
-//! subscriber. So an emit of a delayed event and a change of the topic's subscribers exclude each other.
+//! A new subscriber gets the events that a snapshot at its creation does not see. The creation locks once.subscriber as
+//! any INSERT does, and then takes the snapshot. The sweep task outbox_retire locks that table against writers before
+//! it looks for needed events, so it never misses an uncommitted subscriber. A delayed event has a row in once.retry
+//! for each subscriber. So an emit of a delayed event and a change of the topic's subscribers exclude each other.
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
@@ -126,7 +126,7 @@ pub fn subscriber_set(call: &Call) -> Result<Datum> {
     }
 }
 
-/// The number of a topic's subscriber, as committed now. The caller has locked the topic.
+/// The id of a topic's subscriber, as committed now. The caller has locked the topic.
 fn find(topic: &Topic, name: &[u8]) -> Result<Option<i32>> {
     let args = [Some(Datum::from(topic.id)), Some(row::text(name))];
     let rows = spi::query_latest(&FIND_ONE, &args)?;
@@ -198,7 +198,7 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     table::tell_all(&[TOPICS, SUBSCRIBERS])?;
-    // Without a subscriber, outbox_retire takes a database without a series for a restore that is going on.
+    // With no subscriber left, outbox_retire removes events only if this incarnation has a series. If not, begin one.
     series::current()?;
     Ok(call.return_null())
 }

@@ -1,9 +1,9 @@
-//! Copies the needed events of a closed segment to once.event_kept, so that the segment can be truncated.
+//! Copies the needed events of a closed segment to once.event_kept. The segment is then drained and can be truncated.
 //!
 //! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed; if no
-//! other segment is empty, the current segment grows. There is one exception: the current segment is full and mostly
-//! not needed, and no other segment is empty or will be truncated. Then the closed segment with the fewest needed
-//! events is copied. So a subscriber that lags costs about the space of its own backlog.
+//! other segment is empty, the current segment grows. The exception: if the current segment is full, less than half of
+//! it is needed, and no other segment is empty or drained, then the closed segment with the fewest needed events is
+//! copied. So a subscriber that lags costs about the space of its own backlog.
 
 use super::log::{self, Log};
 use super::need::{self, EventPlace, Needs, place, place_arrays};
@@ -16,7 +16,7 @@ use crate::table::{self, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
-/// A sample is this many pages of a table, not index entries: consecutive entries could be of one topic only.
+/// The maximum number of pages in a sample. An index is not sampled: consecutive entries could all be of one topic.
 const PAGES: u64 = 64;
 /// The current segment is also replaced when its first event is this old and less than half of its events are needed.
 const OLD_US: i64 = 600_000_000;
@@ -111,7 +111,7 @@ pub fn copy_needed(max: i64) -> Result<Swept> {
     Ok(swept)
 }
 
-/// Whether no other segment is empty or will be truncated, and the current segment is full and mostly not needed.
+/// Whether the current segment is full and mostly not needed, and no other segment is empty or drained.
 fn is_stuck(log: &Log) -> Result<bool> {
     let full = log.is_full(log.current)? && !Log::read(&Snapshot::latest())?.will_be_empty()?;
     Ok(full && !estimate(&SEGMENTS[log.current])?.is_most)

@@ -129,8 +129,8 @@ fn is_blank(segment: usize) -> Result<bool> {
 
 /// Marks a segment as drained. Before the call, all of its needed events must be copied.
 pub fn mark_drained(segment: usize) -> Result<()> {
-    // While an open snapshot does not see this transaction's commit, the horizon is at most this transaction's id, and
-    // the drained_xid is larger than that id.
+    // After own_xid() this transaction has an id, and the next id, the drained_xid, is larger. While an open snapshot
+    // does not see the commit, the horizon is at most this transaction's id, and so the segment is not ripe.
     table::own_xid();
     mark(segment, Some(table::next_xid()))
 }

@@ -10,9 +10,9 @@
 //!
 //! Invariant: need.rs reads the lane, then the lane's batches, then once.retry. Each read sees all that is committed
 //! by then. A pending event moves in the same order (from the lane into a batch, from the batch into once.retry, in one
-//! transaction each), so one of the three reads finds it. An unneeded event of a segment never becomes needed again: a
-//! redrive inserts a copy from once.dead into once.event_kept. One session at a time runs the task, and only while no
-//! subscriber is being made: a new subscriber needs events before other sessions see the subscriber.
+//! transaction each), so one of the three reads finds it. An unneeded event is needed again only after a redrive, and
+//! then not in its segment: the redrive inserts a copy into once.event_kept. One session at a time runs the task, and
+//! only while no subscriber is being made: a new subscriber needs events before other sessions see the subscriber.
 
 mod copy;
 mod log;
@@ -37,8 +37,8 @@ pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     lock.keep();
     // An uncommitted subscriber may need events, and cannot be seen.
     table::lock_against_writers(&[c"subscriber"])?;
-    // A restore of a dump loads the events before the subscribers that need them. It is over if this incarnation has
-    // begun a series.
+    // A restore of a dump loads the events before the subscribers that need them. As long as there is no subscriber and
+    // no series of this incarnation, a restore may be running: the first emit after a restore begins such a series.
     if all_subscribers()?.is_empty() && series::begun(&Snapshot::latest())?.is_none() {
         return Ok(Some(Swept::default()));
     }

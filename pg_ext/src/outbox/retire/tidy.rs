@@ -12,7 +12,7 @@ use crate::table::Table;
 use pgrx::pg_sys::{self, Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// Per row that it may delete, [`kept`] reads about this many copies, and [`batches`] this many redelivered events.
+/// [`kept`] reads about `max` times this many copies. [`batches`] stops after `max` times this many redelivered events.
 const READ_PER_ROW: usize = 10;
 
 // SKIP LOCKED: a copy that a redrive has locked is still needed (dead.rs).
@@ -27,7 +27,7 @@ const DELETE_KEPT: &CStr = c"
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
 // $1 now; $2 the limit of batches; $3 the default of max_lease_life; $4 the real time, which tokens are compared with
-// (the largest bigint if once.fake_now is set); $5 the limit of redelivered events: a batch is added only below it.
+// (the largest bigint if once.fake_now is set); $5: after this many redelivered events no further batch is deleted.
 // The last row of a lane in once.batch stores how far the lane is read, so the batch of that row stays. A batch is
 // deleted whole, under the lock of its head (batch.rs): a remaining part would look like an open batch. The failed
 // attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered` set.

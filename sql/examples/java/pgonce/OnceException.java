@@ -52,7 +52,7 @@ public class OnceException extends RuntimeException {
         AlreadyDone(SQLException cause) { super(cause); }
     }
 
-    /** ON007: this database is another shard. Nothing was done: check the separator, the number and order of the pools. */
+    /** ON007: this database is the wrong shard, nothing was done. Check Shards' separator, number and order of pools. */
     public static class WrongShard extends OnceException {
         WrongShard(SQLException cause) { super(cause); }
     }
@@ -85,7 +85,7 @@ public class OnceException extends RuntimeException {
             case "ON007" -> new WrongShard(cause);
             // Serialization failure, deadlock, lock not available.
             case "40001", "40P01", "55P03" -> new Conflict(cause);
-            // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a stale pooler.
+            // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; unknown to a pooler.
             case "40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300", "3D000" -> new Unavailable(cause);
             default -> {
                 if (state.startsWith("08")) yield new Unavailable(cause);

@@ -1,4 +1,4 @@
-"""Close billing: the tax office is asked once at a time, and there is one invoice for each closing."""
+"""Close billing: only one clerk at a time asks the tax office, and each closing makes one invoice."""
 
 from pg_once import Row, act  # once
 

@@ -1,4 +1,4 @@
-"""A consumer that debits accounts, once for each message, whoever delivers it again."""
+"""A consumer that debits an account once for each message, however often the message is delivered."""
 
 from pg_once import consume, emit  # once
 
@@ -8,7 +8,7 @@ UPDATE account SET cents = cents - %(cents)s
 
 
 def debit(db, message):
-    """The verdict, a duplicate's too. Acknowledge the message at its queue after this."""
+    """Returns the verdict; for a duplicate, the stored verdict. Acknowledge the message at its queue after this."""
 
     def handle(conn):
         left = conn.execute(DEBIT, message).fetchone()

@@ -1,4 +1,4 @@
-"""A contract is funded: our entries, an account and a transfer elsewhere; or all of it is undone."""
+"""Funds a contract: entries here, an account at a foreign service, its funding. A refusal undoes these steps."""
 
 from pg_once import Refused, run
 
@@ -14,7 +14,7 @@ def fund(db, post, contract, cents):
 
 def work(db, post, lease, cents):
     def foreign(step, path, body):
-        """Each attempt that does not find the step done sends the call, always with the same key."""
+        """Sends the call unless the step is already done. All attempts of a step send the same key."""
         undoing = undo(lease.key, step)
         return lease.foreign(db, step, lambda key: post(path, key, body), remembers=24 * 3600, on_abort=undoing)
 

@@ -7,7 +7,7 @@ MAILS = Subscriber("mails")
 
 
 def sign_up(db, session, form, email):
-    """What POST /signups does. Nobody is logged in yet: the session stands in front of the form's key."""
+    """What POST /signups does. Nobody is logged in yet, so the stored key begins with the session, not with a user."""
     return run(db, "signups.create", f"{session}/{form}", {"email": email}, lambda lease: make(db, lease, email))
 
 

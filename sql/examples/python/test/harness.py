@@ -1,7 +1,7 @@
 """Shared by the tests: the programs as processes, an HTTP client, and a superuser's connections.
 
 PG_ONCE_URL        the database as the role of the services
-PG_ONCE_ADMIN_URL  the same as a superuser, for checks and for faults
+PG_ONCE_ADMIN_URL  that database as a superuser, for checks and for faults
 PG_ONCE_POOLER_URL PG_ONCE_URL through PgBouncer in transaction mode; without it those tests are skipped
 """
 
@@ -21,7 +21,7 @@ import psycopg
 HERE = Path(__file__).parent
 URL = os.environ["PG_ONCE_URL"]
 POOLER_URL = os.environ.get("PG_ONCE_POOLER_URL")
-sys.path.insert(0, str(HERE.parent))  # the programs; the package is installed
+sys.path.insert(0, str(HERE.parent))  # the folder of orders.py and relay.py
 
 
 def admin() -> psycopg.Connection:
@@ -40,7 +40,7 @@ def block(page: str, language: str, nth: int = 0) -> str:
 
 
 def create_tables(name: str) -> None:
-    """Creates the tables of `examples`, of a machine of sql/examples, or of `workflow`, unless they exist."""
+    """Creates tables unless they exist. name: `examples` (tables.sql), `workflow` or a machine of sql/examples."""
     first = {"examples": "ride", "workflow": "funding"}.get(name, name)
     with admin() as conn, conn.transaction():
         if conn.execute("SELECT to_regclass(%s)", (first,)).fetchone() != (None,):
@@ -113,7 +113,7 @@ def new_key() -> str:
 
 
 def stored(key: str, user: str = "ada") -> str:
-    """The stored key of a key that a user sends."""
+    """The key in the database: the user's name, then the key that the user sends."""
     return f"{user}/{key}"
 
 

@@ -30,8 +30,9 @@ class Outside(ThreadingHTTPServer):
         self.requests: list[Seen] = []
         self.effects: dict[str, Seen] = {}  # by key: the request that was acted on
         self.lose = 0  # how many of the next answers get lost
-        self.say: list[tuple[str, int, dict[str, str]]] = []  # answers to requests with this text, without acting
-        self.hold_after: float = float("inf")  # answers to requests after this many are held back
+        # Text, status and headers: the next request with the text gets this answer, and is not acted on.
+        self.say: list[tuple[str, int, dict[str, str]]] = []
+        self.hold_after: float = float("inf")  # how many requests are answered; the answers to later ones are held back
         self.change = threading.Condition()
         self.open = threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -52,7 +53,7 @@ class Outside(ThreadingHTTPServer):
 
     @contextmanager
     def holding(self, after: int = 0) -> Iterator[None]:
-        """Until the block ends, holds back all answers but the next `after`. Held requests are carried out at once."""
+        """Answers `after` more requests. Later requests are acted on at once, but answered when the block ends."""
         self.open.clear()
         self.hold_after = len(self.requests) + after
         try:

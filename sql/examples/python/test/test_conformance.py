@@ -1,6 +1,6 @@
 """The cases that every language's client has to pass: sql/examples/conformance.json, which says how to read them.
 
-CALLS is what the calls of that table are here.
+CALLS maps the names of calls in that file to the code that makes these calls with this package.
 """
 
 import json
@@ -36,12 +36,12 @@ def ask(session: Session, sql: str, arguments: Row | None = None) -> list[Row]:
 
 
 def named(given: Row) -> Row:
-    """The table's arguments by the package's names."""
+    """Renames the arguments that have another name in the package than in the file."""
     return {{"retry_after": "after"}.get(name, name): value for name, value in given.items()}
 
 
 def row(of: object, **more: object) -> list[Row]:
-    """A dataclass as the row that it was; "it" is the thing itself, for the calls that begin with `of`."""
+    """One row: the fields of the object, and the object itself as `it`, for later calls whose `of` names this answer."""
     return [vars(of) | more | {"it": of}]
 
 
@@ -133,7 +133,7 @@ def text(value: Any) -> str | None:
 
 
 class Case:
-    """The answers that have a name, and the calls of each session's last transaction."""
+    """Runs a case. Keeps the named answers and, for `again`, the calls of each session's last transaction."""
 
     def __init__(self, sessions: dict[str, Session]) -> None:
         self.sessions = sessions
@@ -144,7 +144,7 @@ class Case:
         self.at: Row = {}
 
     def filled(self, value: Any) -> Any:
-        """`$id` and `$name.field` in a text."""
+        """Replaces `$id` and `$name.field` in a text."""
 
         def put(found: re.Match[str]) -> str:
             name, field = found.groups()

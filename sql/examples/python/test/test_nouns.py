@@ -249,7 +249,7 @@ class Keys(unittest.TestCase):
 
         def acts(_: Any) -> None:
             time.sleep(1.5)
-            left.append(row.claim(db, "close", "clerk").lease_left)  # the step's lease is 1 min
+            left.append(row.claim(db, "close", "clerk").lease_left)  # billing.json gives close a lease of 2 min
 
         act(db, row, "close", acts, requester="clerk", lease=3)
         self.assertEqual(len(left), 2)

@@ -36,7 +36,7 @@ class Relay(unittest.TestCase):
             until(f"event {n}", lambda: self.outside.done(f"<{n}>"))
 
     def left(self) -> int:
-        """How many events a take finds after the end of all leases, in a transaction that is rolled back."""
+        """How many events a take finds an hour from now, after the end of all leases. The take is rolled back."""
         with admin() as conn, conn.transaction(force_rollback=True):
             conn.execute("SELECT set_config('once.fake_now', (clock_timestamp() + '1 h')::text, true)")
             return len(conn.execute("SELECT * FROM once.outbox_take(%s, 'webhooks', 100)", (self.topic,)).fetchall())
@@ -191,7 +191,7 @@ class Relay(unittest.TestCase):
         self.assertEqual(len(self.outside.requests), 1)
         with admin() as conn:
             left = conn.execute("SELECT attempt FROM once.outbox_take(%s, 'webhooks')", (self.topic,)).fetchall()
-        self.assertEqual(left, [(1,)] * 4)  # due at once, no attempt counted
+        self.assertEqual(left, [(1,)] * 4)  # due at once, and at the first attempt again
 
     @unittest.skipUnless(POOLER_URL, "PG_ONCE_POOLER_URL is not set")
     def test_all_of_it_works_through_pgbouncer(self) -> None:

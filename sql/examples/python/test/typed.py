@@ -1,4 +1,4 @@
-"""What the type checker has to see: nothing here is run. Each executor decides whether a call is sync."""
+"""For the type checker only: nothing here is run. Each executor decides whether a call is sync."""
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool

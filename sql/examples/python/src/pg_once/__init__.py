@@ -11,7 +11,7 @@ outbox   events that leave the database, workers, dead letters
 inbox    messages that are handled once
 shard    which database a key belongs to
 foreign  calls to other services: retries, and how they ended
-http     keys of headers, answers, Retry-After
+http     the key in a request's Idempotency-Key header, HTTP answers, Retry-After
 asgi     a middleware for FastAPI and Starlette
 errors   what can go wrong, one class each, told apart by SQLSTATE
 """

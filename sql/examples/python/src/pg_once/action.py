@@ -38,7 +38,7 @@ ASSERT = "SELECT once.machine_assert()"
 
 
 class Cancelling(Exception):
-    """Raised by an action's work: the row is to be cancelled, so release it and tear down."""
+    """Raised by an action's work if the row is to be cancelled: `act` releases the row and returns `cancelling`."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Moved:
 class NotClaimed:
     """Why an action does not begin here.
 
-    cancelling: tear down. refused: another status or version, or the step has no such requester. unclaimed: this
-    requester's step has no claim state: end it by a transition. not_found.
+    cancelling: tear down. refused: another status or version, or the step names no such requester. not_found.
+    unclaimed: the step has no claim state for this requester; move the row with `Row.transition`.
     """
 
     outcome: str
@@ -101,7 +101,10 @@ class Row:
         requester: str | None = None,
         version: int | None = None,
     ) -> Flow[Moved]:
-        """One conditional update. On a pool, the reason `status` with the new status may mean this call's own move."""
+        """One conditional update. A pool repeats the call if its answer is lost.
+
+        If the reason is `status` and the row has the status `to`, an earlier try of this call may have moved the row.
+        """
         from_ = None if from_status is None else list(from_status)
         arguments = {"to": to, "from_": from_, "patch": text_of(patch), "requester": requester, "version": version}
         (row,) = yield from ask(TRANSITION, **self._which, **arguments)
@@ -143,13 +146,17 @@ class Action:
 
     @method
     def extend(self, lease: Seconds = None) -> Flow[bool]:
-        """True: the row is cancelling. Call it first in an item's transaction: then no item of a lost lease commits."""
+        """Renews the lease. True: the row is to be cancelled.
+
+        Work that commits item by item begins each item's transaction with this call. It raises LeaseLost if the lease
+        is lost. Otherwise nobody else gets the lease before the transaction ends.
+        """
         (row,) = yield from ask(EXTEND, **self._fence, lease=interval(lease))
         return bool(row.cancelling)
 
     @method
     def go_on(self, lease: Seconds = None) -> Flow[None]:
-        """The same, but raises Cancelling if so: that undoes the item's transaction, and `act` releases the row."""
+        """Like `extend`, but raises Cancelling if the row is to be cancelled; the error rolls the transaction back."""
         if (yield from self.extend.flow(lease)):
             raise Cancelling(f"{self.row.machine} {self.row.id} is cancelled")
 
@@ -189,10 +196,12 @@ def act(
 ) -> Flow[Acted]:
     """One action. work(action) makes the foreign calls under a heartbeat; writes(conn, result) commits with the finish.
 
-    patch: other columns of the row, or a function of the result that makes it.
-    to: the status that a requester without a claim state moves to, in the transaction of its writes. Without `to` it
-    gets `unclaimed`. Its work is called with None.
-    An error releases the row first, unless the lease is lost, and goes to the caller, who deletes what it made outside.
+    patch: new values of other columns of the row, or a function that makes them from the result.
+    to: the next status of the row if the step has no claim state for the requester. Then nobody gets a lease: `act`
+    calls work(None), and moves the row in the transaction of writes. Without `to`, the outcome is `unclaimed`, and work
+    is not called.
+    After any error except Cancelling, `act` releases the row (unless the lease is lost) and raises the error. The
+    caller deletes what work made outside.
     """
     claimed = yield from row.claim.flow(step, requester, lease, version)
     match claimed:

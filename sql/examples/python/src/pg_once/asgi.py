@@ -8,8 +8,8 @@ if the application stores the answer in its own transaction:
 
     await current(request).complete(session, 201, body)
 
-Else a retry after a crash between the application's COMMIT and the answer's repeats the request: the application's
-writes and calls must dedupe.
+Else the process may die after the application's COMMIT and before the answer is stored. Then a retry runs the
+application again, so the application's writes and calls must dedupe.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class Idempotency:
 
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
         """Runs the application. Stores its answer or releases the key, unless the application committed an answer."""
-        # The server's extensions are withheld: with one, the application could send a file, which cannot be stored.
+        # The ASGI server's extensions are hidden from the application: one lets it send a file, which cannot be stored.
         answer = await _run_app(self.app, {**scope, "extensions": {}, LEASE: lease}, body, once)
         if lease.answers:
             committed = await lease.committed(self.pool)

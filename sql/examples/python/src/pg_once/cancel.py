@@ -1,4 +1,4 @@
-"""Teardown of a row whose terminal state comes last: refund, clean up, confirm, finish."""
+"""Teardown of a row: refund, delete the artifacts, confirm, and at the end move the row to its terminal status."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,27 +58,35 @@ class Cancelled:
 
 @operation
 def request(row: Row) -> Flow[Requested]:
-    """Sets the flag. teardown: tear down now; accepted: the holder of the row does it; done, too_late, not_found."""
+    """Sets the row's cancel flag, unless the row is in a terminal status.
+
+    teardown: tear down now. accepted: an action has a lease on the row, and its holder is to tear the row down.
+    done: the row is already cancelled. too_late: the row is in another terminal status. not_found: no such row.
+    """
     (told,) = yield from ask(REQUEST, **_which(row))
     return Requested(**told._asdict())
 
 
 @operation
 def refund(row: Row, max_items: int | None = None) -> Flow[Refunded]:
-    """Marks every undecided item and gives its amount back; a repeated call credits nothing twice."""
+    """Marks the undecided items (at most max_items), and credits the amounts of those that satisfy refund.when.
+
+    An item is undecided if its marker is NULL, or has the value that the machine declares as refund.undecided.
+    A repeated call credits nothing twice.
+    """
     (told,) = yield from ask(REFUND, **_which(row), max=max_items)
     return Refunded(**told._asdict())
 
 
 @operation
 def items(row: Row, after: str | None = None, max: int = 1000) -> Flow[list[Item]]:
-    """The marked items, by key, also those that an earlier pass listed."""
+    """The marked items, sorted by id, also those that an earlier pass listed."""
     return [Item(**one._asdict()) for one in (yield from ask(ITEMS, **_which(row), after=after, max=max))]
 
 
 @operation
 def confirm(row: Row, pass_: int) -> Flow[bool]:
-    """Reports that everything listed after the refund of this pass is deleted. False: list again."""
+    """Reports that after this pass's refund the caller listed all items and deleted their artifacts. False: list again."""
     (told,) = yield from ask(CONFIRM, **_which(row), pass_=pass_)
     return bool(told.confirmed)
 
@@ -103,7 +111,7 @@ def teardown(
     """The whole teardown, each call in a transaction of its own; after any error or crash it begins at the top.
 
     delete(item) removes what one item left outside; a missing thing counts as deleted. item is the parsed row.
-    TeardownIncomplete: in each of these rounds new items appeared.
+    If new items appear meanwhile, another round begins. TeardownIncomplete: new items appeared in the last round, too.
     """
     for last in _rounds(rounds):
         refunded = yield from refund.flow(row)
@@ -123,7 +131,6 @@ def teardown(
 
 
 def _rounds(rounds: int) -> Iterator[bool]:
-    """Whether it is the last one."""
     return (number == rounds for number in range(1, rounds + 1))
 
 

@@ -53,7 +53,10 @@ class AlreadyDone(OnceError):
 
 
 class WrongShard(OnceError):
-    """ON007: this database is another shard. Nothing was done: check separator, number and order of the pools."""
+    """ON007: this database is the wrong shard, and nothing was done.
+
+    Check in `Shards` the separator of keys, and the number and order of the pools.
+    """
 
 
 class InvalidArgument(OnceError):
@@ -84,7 +87,8 @@ _BY_SQLSTATE: dict[str, type[OnceError]] = {
     "ON007": WrongShard,
     # Serialization failure, deadlock, lock not available.
     **dict.fromkeys(("40001", "40P01", "55P03"), Conflict),
-    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; a stale pooler (3D000).
+    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; no such database
+    # (3D000: a pooler may not know the database yet).
     **dict.fromkeys(("40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300", "3D000"), Unavailable),
 }
 _BY_CLASS: dict[str, type[OnceError]] = {"08": Unavailable, "22": InvalidArgument}

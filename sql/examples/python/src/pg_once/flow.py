@@ -53,7 +53,10 @@ class Invoke:
 
 @dataclass(frozen=True)
 class Under:
-    """A flow with a heartbeat on other connections of the pool. On the caller's connection there is no heartbeat."""
+    """body's flow, with a heartbeat on other connections of the pool.
+
+    There is no heartbeat if the operation runs on a connection or session instead of a pool or engine.
+    """
 
     beat: Beat
     body: "Callable[[], Flow[Any]]"
@@ -106,7 +109,7 @@ def ask(sql: str, tries: int = 8, /, **arguments: object) -> Flow[list[Any]]:
 
 
 def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
-    """A write that a token fences. None: ON006, since an earlier try was carried out and not answered."""
+    """A write that a token fences. Returns None if a repeat gets ON006: then an earlier try was carried out."""
     try:
         return (yield from ask(sql, **arguments))
     except AlreadyDone as error:
@@ -118,8 +121,8 @@ def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
 def in_transaction(body: Callable[[Any], Flow[T]], unanswered: bool = False) -> Flow[T]:
     """Runs body in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
 
-    unanswered: runs it again after a lost connection, too, although the COMMIT may have been carried out. Then the
-    repeat must write nothing; a fenced write ensures this, because its AlreadyDone rolls the repeat back.
+    unanswered: runs it again after a lost connection, too, although the COMMIT may have been carried out. If it
+    was, the repeat must write nothing; a fenced write ensures this, because its AlreadyDone rolls the repeat back.
     """
     again = (Conflict, Unavailable) if unanswered else (Conflict,)
     result: T = yield from repeated(Transaction(body), 8 if unanswered else 5, again)

@@ -12,7 +12,8 @@ from .http import retry_after
 
 # Statuses of a call that did nothing.
 NOT_DONE = {401, 403, 404, 405, 425, 429}
-# Statuses 4xx that are no refusal. 404 and 405 may be a gateway's, so an earlier call may have acted.
+# Statuses 4xx that are no refusal. 404 and 405 are among them, because a gateway may send these although the service
+# has carried out an earlier try, whose answer was lost.
 NOT_REFUSED = NOT_DONE | {408, 409}
 
 

@@ -40,7 +40,8 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# NULL: the transaction is open. An id from xmax on counts as open, too: the log may have no status for it yet.
+# NULL: the transaction is open. A transaction id that is not below the snapshot's xmax counts as open, too: the server
+# may have no status for this id yet.
 COMMITTED = """
 SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
             THEN nullif(pg_xact_status(%(transaction)s::xid8), 'in progress') = 'committed' END AS committed"""
@@ -132,7 +133,8 @@ class Lease:
     resumed: bool = False
     request: str | None = None  # JSON text; only from take_abandoned, if the scope keeps requests
     asked: timedelta | None = None  # the lease that the claim named
-    # The answer that this lease has stored, and the id of the storing transaction (None: an earlier, committed try).
+    # The answer that this lease has stored, with the id of the transaction that stored it. The id is None if an earlier
+    # try of the call stored the answer and is committed.
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -212,7 +214,8 @@ class Lease:
         """One transaction, repeated if its COMMIT is not answered: moves the recovery point and calls writes(conn).
 
         AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after that COMMIT.
-        A call counts as a repeat only with the same point and state. So make the state's ids before you call `phase`.
+        AlreadyDone is raised only if the repeat has the same point and state as the first try. So make the state's ids
+        before you call `phase`, not in `writes`.
         """
 
         def body(conn: Any) -> Flow[None]:
@@ -236,8 +239,8 @@ class Lease:
     ) -> Flow[Any]:
         """One foreign call as a step: send(derived_key) returns its JSON. Returns the recorded result, parsed.
 
-        Each attempt that does not find the step done calls send, always with the same key. send raises Refused for a
-        final refusal, Retry if the call may be repeated, Unknown if not: `foreign_call` raises these.
+        Each attempt calls send with the same key, until the step is done. send raises Refused for a final refusal,
+        Retry if the call may be repeated, Unknown if not: `foreign_call` raises these.
         remembers: how long the other side remembers keys; an unrecorded call that began longer ago is Unknown.
         """
         begun = yield from self.step.flow(step, on_abort)
@@ -335,7 +338,7 @@ def _claim_of(row: Any, scope: str, key: str, asked: timedelta | None, request: 
 
 
 def give_back(lease: Lease, error: str, after: Seconds = None) -> Flow[Answer | None]:
-    """Releases the key after a failure. Returns the answer if this lease stored it by a COMMIT that got no answer."""
+    """Releases the key after a failure. If this lease has committed an answer before, returns that answer instead."""
     try:
         yield from lease.release.flow(error, after)
     except AlreadyDone:

@@ -152,7 +152,10 @@ class Subscriber:
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """Returns the number acked (0 if unknown after a lost answer). Call it before a transaction's calls on keys."""
+        """Returns the number of acked events, or 0 if only a lost answer had the number (event_ids is None).
+
+        In a transaction that also calls functions of keys, call ack first: batches are locked before keys.
+        """
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
         return told[0].acked if told else len(event_ids or ())
 
@@ -214,9 +217,10 @@ def work(
 ) -> Flow[None]:
     """A worker: takes batches and delivers their events one after another. Several may run at once.
 
-    Calls deliver(event), or with here=True handle(conn, event), whose writes are committed once, with the ack.
-    Either may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the event is dead). Any other
-    error fails this event alone. deliver may ack its event itself, in a transaction of its own.
+    Calls deliver(event). With here=True it calls deliver(conn, event) in the ack's transaction, so the writes on conn
+    are committed once. deliver may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the
+    event is dead). Any other error fails this event alone. Without here=True, deliver may ack its event itself, in a
+    transaction of its own.
     stop: once set, the worker finishes the present event and gives the rest of the batch back. Without stop it ends
     when nothing is due, and after an error of the database; with stop, only `lasting` errors end it.
     lease: seconds after which another worker continues if this one died.
@@ -307,7 +311,7 @@ def _handle(subscriber: Subscriber, event: Event, handle: Callable[..., Any]) ->
     except Exception as error:
         if acked:
             return _failure_of(error)
-        if not isinstance(error, AlreadyDone):  # an earlier COMMIT of body was carried out, and not answered
+        if not isinstance(error, AlreadyDone):  # AlreadyDone: an earlier COMMIT of body was carried out
             raise
     return None
 

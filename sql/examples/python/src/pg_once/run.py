@@ -21,7 +21,7 @@ from .foreign import Refused, Retry, Unknown
 from .http import Answer, problem
 from .key import Claim, InProgress, Lease, Mismatched, Parked, Replayed, claim, give_back, take_abandoned
 
-ROUNDS = 3  # limit on the calls of the work in one `run`, if the database fails meanwhile
+ROUNDS = 3  # one `run` calls the work at most this many times: again only after an error of the database
 
 Work = Callable[[Lease], Answer | Awaitable[Answer]]
 FlowOfWork = Callable[[Lease], Flow[Answer]]
@@ -172,12 +172,13 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
         return answer_of(InProgress(1))
     except (Conflict, Unavailable, AlreadyDone) as error:
         # Once the key is released, an old transaction that still runs cannot commit a write with this token. So
-        # the next claim finds the final state. (Claiming with the same holder would not end the token.)
+        # the next claim finds the final state. (A claim without the release would get the same token if it named the
+        # same holder, and the old transaction could still commit.)
         return (yield from give_back(lease, str(error), deferred))
     except BaseException as error:
         answered = yield from give_back(lease, repr(error), deferred or wait_after(lease.attempt))
         if answered and isinstance(error, OnceError):
-            # Usually the first try was committed, and its row made the repeat fail.
+            # Usually the first COMMIT was carried out, and the repeat failed on a row that the first try had inserted.
             log.warning("%s %s was answered before this error of the work", lease.scope, lease.key, exc_info=error)
             return answered
         raise

@@ -16,7 +16,10 @@ def shard_of(routing: str, shards: int) -> int:
 
 
 def routing_of(key: str, separator: str = "/") -> str:
-    """The part of a key (a message's id, a saga, or with by => scope the scope) that routes it: up to the separator."""
+    """The part of a key that decides its shard: the text before the first separator, or the whole key if it has none.
+
+    Pass a message's id or a saga's name in the same way; or the scope, if once.shard_set was called with by => 'scope'.
+    """
     return key.split(separator, 1)[0]
 
 
