@@ -1,4 +1,4 @@
-"""Funds a contract: entries here, an account at a foreign service, its funding. A refusal undoes these steps."""
+"""Funds a contract: entries here, an account at a foreign service, its funding. A refusal undoes what was begun."""
 
 from pg_once import Refused, run
 

@@ -41,7 +41,7 @@ def named(given: Row) -> Row:
 
 
 def row(of: object, **more: object) -> list[Row]:
-    """One row: the fields of the object, and the object itself as `it`, for later calls whose `of` names this answer."""
+    """One row: the fields of an object, and the object itself as `it`, for later calls whose `of` names this answer."""
     return [vars(of) | more | {"it": of}]
 
 

@@ -197,11 +197,11 @@ def act(
     """One action. work(action) makes the foreign calls under a heartbeat; writes(conn, result) commits with the finish.
 
     patch: new values of other columns of the row, or a function that makes them from the result.
-    to: the next status of the row if the step has no claim state for the requester. Then nobody gets a lease: `act`
+    to: the next status of the row if the step has no claim state for the requester. Then there is no lease: `act`
     calls work(None), and moves the row in the transaction of writes. Without `to`, the outcome is `unclaimed`, and work
     is not called.
-    After any error except Cancelling, `act` releases the row (unless the lease is lost) and raises the error. The
-    caller deletes what work made outside.
+    After any error except Cancelling, `act` releases the row (unless the lease is lost) and raises the error. After
+    LeaseLost the caller deletes what work made outside, unless the error's hint says to look at the row first.
     """
     claimed = yield from row.claim.flow(step, requester, lease, version)
     match claimed:

@@ -86,7 +86,7 @@ def items(row: Row, after: str | None = None, max: int = 1000) -> Flow[list[Item
 
 @operation
 def confirm(row: Row, pass_: int) -> Flow[bool]:
-    """Reports that after this pass's refund the caller listed all items and deleted their artifacts. False: list again."""
+    """Reports that after this pass's refund all items were listed and their artifacts deleted. False: list again."""
     (told,) = yield from ask(CONFIRM, **_which(row), pass_=pass_)
     return bool(told.confirmed)
 
