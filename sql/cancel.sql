@@ -82,7 +82,7 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$In one statement, marks all undecided items (or the first max_items by key) and credits the wallet with the amounts of the items that satisfy the definition's refund.when. A repeated call credits no item again. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
+$$In one statement, marks all undecided items (or the first max_items in the order of their keys) and credits the wallet with the amounts of the items that satisfy the definition's refund.when. A repeated call credits no item again. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
 Errors: ON002 the row is leased, unflagged, or terminal but not cancelled; ON002 a trigger or policy suppresses or changes updates; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
@@ -109,7 +109,7 @@ COMMENT ON FUNCTION once.cancel_items(text, "any", text, integer) IS
 CREATE FUNCTION once.cancel_confirm(machine text, id text, pass bigint, OUT confirmed boolean)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_confirm';
 COMMENT ON FUNCTION once.cancel_confirm(text, text, bigint) IS
-$$Records that the caller has deleted all artifacts that cancel_items listed after this pass of cancel_refund. A missing artifact counts as deleted. false: a later refund marked more; list again.
+$$Records that the caller has deleted all artifacts that cancel_items listed after this pass of cancel_refund. A missing artifact counts as deleted. false: a refund after this pass marked more items; list again.
 Errors: ON002 as cancel_refund; 22023 cancel_refund never returned this pass; 42704 no such machine.$$;
 
 CREATE FUNCTION once.cancel_confirm(machine text, id "any", pass bigint, OUT confirmed boolean)

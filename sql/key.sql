@@ -72,7 +72,7 @@ COMMENT ON COLUMN once.key.token IS 'Token of the last claim, or a larger one th
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present or last attempt claimed the key; max_lease_life counts from then.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the end that the first claim gave to its lease. A call that sets an end earlier than look_at also sets look_at to this end. A key that finishes in lane 1 moves to lane 0, and its look_at becomes its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
+COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the end of the lease, as the first claim set it. If a later call moves the end of the lease to a time before look_at, look_at becomes that time or, if that time is over, the present time. Otherwise look_at does not change. A key that finishes in lane 1 moves to lane 0, and its look_at becomes its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
 COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0, key_reap deletes a key whose gone_for has ended, and sets a later reap_at for any other. In reap_stage 1 (key_tombstone): the end of the ttl.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
@@ -81,7 +81,7 @@ COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked by key_par
 COMMENT ON COLUMN once.key.reap_stage IS '0: key_reap deletes the row; 1: the key was finished with more than 800 bytes of state, request and answer, and key_tombstone empties the row after the ttl.';
 COMMENT ON COLUMN once.key.look_lane IS 'Lane 0 has the finished keys, and the keys in their first lease; when this lease has expired, key_abandon moves the key to lane 1. Lane 1 has the unfinished keys that were claimed again, released, parked by key_park, or moved by a sweep. Completers read only lane 1.';
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
-COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote this row version (later transactions read 1 as 2); 2 yes, in an earlier transaction.';
+COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote this row version; 2 yes, before that transaction. In later transactions a stored 1 means the same as 2.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 bytes are the upper 32 bits of the 48-bit time in it.';
 COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
 COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
@@ -170,7 +170,7 @@ CREATE TABLE once.key_mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
 COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when a run of key_abandon began, and that may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished or in lane 1. Exceptions are the keys in once.key_locked, and keys whose look_at was set by a transaction that has a row here. In a transaction''s row: when the transaction has ended, key_abandon reads once more the keys from this look_at up to the mark.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished or in lane 1. Exceptions are the keys in once.key_locked, and keys whose look_at was set by a transaction that has a row here. In a transaction''s row: the start of the range of look_at that key_abandon reads again after the transaction has ended. The mark is the end of this range.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -198,7 +198,7 @@ CREATE FUNCTION once.key_advance(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
 $$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, unless the present end is later.
-Errors: ON001 the lease is lost; ON006 this token has finished the key, or the call repeats an advance of an earlier transaction: this token has moved the key to this point, and state is NULL or equals the stored state; 22023 the point is called started or finished, is missing in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
+Errors: ON001 the lease is lost; ON006 this token has finished the key, or the key is at this point already (moved there by this token in an earlier transaction) and state is NULL or equals the stored state; 22023 the point is called started or finished, is missing in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
@@ -244,8 +244,8 @@ CREATE FUNCTION once.key_step(
     OUT done boolean, OUT result json, OUT attempted integer, OUT first_at timestamptz, OUT derived_key text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_step';
 COMMENT ON FUNCTION once.key_step(text, text, bigint, text, json) IS
-$$Records that a foreign call begins; commit before the call. If done, the call ended with this result: do not repeat it. attempted: number of earlier attempts without a recorded end; in each, the other side may have acted. first_at: when the first began. derived_key: idempotency key to send.
-on_abort: {"topic": ..., "payload": ..., "order_key": ...}, event that key_abort emits to undo the call; NULL keeps the old one.
+$$Records that a foreign call begins; commit before the call. If done, the call ended with this result: do not repeat it. attempted: how many earlier attempts have no recorded end; in each, the other side may have acted. first_at: when the first of them began. derived_key: idempotency key to send.
+on_abort: {"topic": ..., "payload": ..., "order_key": ...}, event that key_abort emits to undo the call; NULL: no change.
 Errors: ON001 the lease is lost, ON006 this token finished the key, 22023 bad argument or a topic without subscribers, 42704 no such topic, 42501 scope or topic has another owner.$$;
 
 CREATE FUNCTION once.key_step_done(

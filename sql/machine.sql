@@ -11,12 +11,12 @@
 -- Lock order of the whole extension. It binds the users' own transactions, because their statements take the same
 -- locks:
 --   1. batches by token, 2. keys (sorted by scope and key) and inbox messages, 3. the machine's row (several: by id),
---   4. its lease, 5. items by key, 6. wallets by key, 7. dedupe keys.
+--   4. its lease, 5. items in the order of their keys, 6. wallets likewise, 7. dedupe keys.
 -- A machine's row (in the user's table) is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does
 -- not conflict. Only cancel_finish locks it FOR UPDATE. This lock waits for all writers of items. After it,
 -- cancel_finish waits for no lock. Two transactions deadlock if both wrote items of one row and call cancel_finish.
--- A function that has locked a machine's row waits for the lock of the row's lease only if the caller gave the lease's
--- token.
+-- With the machine's row locked, only action_finish and action_release wait for the row's lease if another session has
+-- locked the lease. action_claim, action_adopt and sweeps do not wait for a locked lease.
 
 -- The tables are regclass, so they may be renamed, and a dump has their names. Columns and predicates are text, with
 -- every name qualified. `definition` lacks the tables' names and the owner, which have columns of their own.
@@ -113,7 +113,7 @@ CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
 $$Puts triggers on a machine's table and items, or removes them. Outside the extension's calls they refuse with ON002:
-Table: an undeclared move; a move into or out of a claim state; inserting a claimed, cancelled or flagged row, or changing its id; a change of the flag; a DELETE during a teardown.
+Table: an undeclared move; a move into or out of a claim state; inserting a claimed, cancelled or flagged row; changing such a row's id; changing the flag; DELETE during a teardown.
 Items: setting the marker; changing a marked item's marker, amount or row id; deleting it before its row is cancelled; giving a cancelled row an undecided item (marker NULL or refund.undecided).
 Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the transaction again.$$;
 
@@ -132,7 +132,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
-$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: steps that give it a successful_state but no claim_state count as moves, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
+$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: steps that this requester makes without a claim count as moves, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
 Errors: ON002 no such move is declared, or a trigger or policy suppresses the update; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(

@@ -22,9 +22,10 @@
 -- them. Events without order_key are spread over the lanes 0 and -2 to -8 (64 consecutive ids share a lane), each with
 -- any number of open batches. A take reads lane after lane until it has enough events.
 --
--- Lock order: a lane (an advisory lock in the extension's space, 0x6f6e); the batch's row; a topic's subscribers (in
--- the same space; shared for a delayed emit, exclusive for a change of subscribers); dedupe keys. An emitter locks its
--- segment as any INSERT does, and then makes sure that the segment is still the current one.
+-- Lock order: a lane; the batch's row; a topic's subscribers (shared for a delayed emit, exclusive for a change of
+-- subscribers); dedupe keys. The locks of lanes and of a topic's subscribers are advisory locks in the extension's
+-- space, 0x6f6e. An emitter locks its segment as any INSERT does, and then makes sure that the segment is still the
+-- current one.
 
 CREATE SEQUENCE once.event_id AS bigint;
 COMMENT ON SEQUENCE once.event_id IS 'Gives event_id. A crash may set it back, so delivery keys do not depend on it alone.';
@@ -82,7 +83,7 @@ CREATE TABLE once.subscriber (
 COMMENT ON TABLE once.subscriber IS 'Subscribers of topics and their options (subscriber_set); NULL: the default.';
 COMMENT ON COLUMN once.subscriber.subscriber_id IS 'Number of the subscriber, from once.outbox_id; never used again.';
 COMMENT ON COLUMN once.subscriber.topic_id IS 'Number of its topic.';
-COMMENT ON COLUMN once.subscriber.start_series IS 'The series in which the subscriber was created. Its first window begins in this series, after start_seen.';
+COMMENT ON COLUMN once.subscriber.start_series IS 'The series in which the subscriber was created. The subscriber''s first window of events begins in this series, after start_seen.';
 COMMENT ON COLUMN once.subscriber.max_attempts IS 'Failures until an event is dead; NULL: 10.';
 COMMENT ON COLUMN once.subscriber.backoff_base_us IS 'Upper limit of the backoff after the first failure, in microseconds; doubles with each failure; NULL: 1 second.';
 COMMENT ON COLUMN once.subscriber.backoff_cap_us IS 'Upper limit of the backoff after any failure, in microseconds; NULL: 1 hour.';
@@ -367,7 +368,7 @@ CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
 $$Marks events of the batch as delivered. event_ids NULL (also from an array_agg of no rows): all events that the batch still holds. Returns how many events this call acked. Concurrent handlers must name their events.
-Errors: ON006 in an earlier transaction this token acked a named event or, if event_ids is NULL, the last events that the batch held; ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+Errors: ON006 this token acked a named event in an earlier transaction, or event_ids is NULL and this token's ack emptied the batch in an earlier transaction; ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -387,7 +388,7 @@ Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters) or changes the named options (null: default); returns all options. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: 1 to 1000 (16), the limit of a subscriber's leased batches with order keys; changed only while nothing is pending. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+$$Creates a topic (1 to 100 characters) or changes the named options (null: default); returns all options. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: 1 to 1000 (16): at most this many leased batches of a subscriber hold events with an order_key. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
 Errors: 22023 unknown option or bad value; 55006 lanes: events are pending; 55P03 lanes: events are being written; 42501 not a member of both the present and the new owner; 40001 a lost race; 25006 read-only.$$;
 
 CREATE FUNCTION once.topic_get(topic text)

@@ -5,8 +5,8 @@
 
 -- This view lists the functions and procedures of each kind of rights. grant_role grants EXECUTE on all of one kind.
 -- An upgrade that adds functions replaces the view and calls grant_role again for the rows of once.role_grant. This is
--- a view, because rows that this script inserts into a table would collide with the initial copy of a logical
--- subscription.
+-- a view and not a table: in a logical subscriber's database, CREATE EXTENSION would insert the table's rows, and then
+-- the subscription's initial copy of the same rows would fail.
 CREATE VIEW once.role_function (kind, function_name) AS
     WITH opened (kind, function_name) AS (VALUES
     ('use', 'key_claim'), ('use', 'key_advance'), ('use', 'key_complete'),

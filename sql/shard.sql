@@ -16,7 +16,7 @@ COMMENT ON COLUMN once.shard.one IS 'Always true: at most one row.';
 COMMENT ON COLUMN once.shard.shard IS 'Number of the shard, from 0.';
 COMMENT ON COLUMN once.shard.shards IS 'The number of shards.';
 COMMENT ON COLUMN once.shard.routing IS 'key: the routing value is taken from the key, message or saga; scope: from the scope.';
-COMMENT ON COLUMN once.shard.separator IS 'The routing value ends before the first occurrence of this text.';
+COMMENT ON COLUMN once.shard.separator IS 'The routing value is the part of the key or scope before the first occurrence of this text.';
 SELECT pg_catalog.pg_extension_config_dump('once.shard', '');
 
 CREATE FUNCTION once.shard_of(routing text, shards integer)

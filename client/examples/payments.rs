@@ -1,5 +1,5 @@
-//! An HTTP service of payments. It sends itself one payment twice, then another amount with the same key, and makes one
-//! payment. The lines that idempotency adds are marked `// once`. docs/how-to/idempotency-key.md shows this program.
+//! An HTTP service of payments. It sends itself a payment twice, then another amount with the same key: one payment is
+//! made. The lines that idempotency adds are marked `// once`. docs/how-to/idempotency-key.md shows this program.
 //!
 //! `cargo run -p pg-once --features axum --example payments -- postgres://localhost/mydb`, in a database where
 //! `CREATE EXTENSION pg_once` was done.

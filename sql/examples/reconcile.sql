@@ -117,7 +117,7 @@ COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
 
 -- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to an attempt was
 -- lost, a message that has arrived may be a dead letter all the same. final_after: how long after an event's death the
--- ledger may still get the message's line. The payload names the message by "reference": put your own member there.
+-- message may still be added to the ledger. The payload names the message by "reference": put your own member there.
 CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text, final_after interval DEFAULT '3 days')
 RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)
 LANGUAGE sql STABLE AS $$

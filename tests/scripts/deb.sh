@@ -27,7 +27,8 @@ deb_version() { echo "${DEB_VERSION:-$(pg_once_version)-1}"; }
 
 deb_file() { echo "$(deb_name "$1")_$(deb_version)_$(dpkg --print-architecture).deb"; }
 
-# Lists pg_once's files in Debian's directories, from a package or not, except those of the test's cluster (CLUSTER).
+# Lists pg_once's files in Debian's directories, whether a package put them there or not. The files of the test's
+# cluster (CLUSTER) are left out.
 ours_on_disk() {
     find /usr/lib/postgresql /usr/share/postgresql /usr/share/doc /etc/postgresql /var/lib/postgresql \
         -iname '*pg[_-]once*' -not -path "*/$CLUSTER*" 2>/dev/null || true

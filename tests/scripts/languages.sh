@@ -106,8 +106,8 @@ test_python() {
         (cd "$from" && "$directory/bin/ruff" check --quiet --no-cache . && "$directory/bin/ruff" format --quiet --no-cache --check . &&
             "$directory/bin/mypy" --cache-dir=/dev/null) &&
         "$directory/bare/bin/python" -m unittest discover --start-directory "$from/test" --pattern test_library.py || return
-    # The programs that are killed at every statement mostly wait, so they run beside the rest, in a copy of the
-    # database.
+    # test_examples.py kills the example programs at their statements, and mostly waits. So it runs beside the other
+    # tests, in a copy of the database.
     PGHOST=127.0.0.1 PGPORT=$CLUSTER_PORT PGUSER=postgres "$1/createdb" --template python python_examples
     PG_ONCE_URL=${PG_ONCE_URL}_examples PG_ONCE_ADMIN_URL=${PG_ONCE_ADMIN_URL}_examples \
         "$directory/bin/python" -m unittest discover --start-directory "$from/test" --pattern test_examples.py &

@@ -58,8 +58,8 @@ check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
 # Not `--all-targets`: it includes `--benches`, which checks programs without unit tests (`test = false`) a second time.
 check "Clippy: the client and the tests" clippy "${BOTH[@]}" --lib --bins --examples --tests
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
-# For an example cargo adds the dev-dependencies. With them the dependencies have the same features as for clippy above,
-# so cargo does not check the dependencies again.
+# With `--example quickstart` cargo adds the dev-dependencies. Then the dependencies have the same features as for
+# clippy above, and cargo does not check the dependencies again.
 check "The client's documentation" env RUSTDOCFLAGS="-D warnings" \
     cargo doc --quiet --package pg-once --all-features --no-deps --lib --example quickstart
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs pgspot over the install script and every upgrade script, also that of the made-up next version. No name or
-# operator may resolve to an object that a user made, and no function may be SECURITY DEFINER without a pinned
-# search_path.
+# Runs pgspot over the install script, every upgrade script, and tests/upgrade/next.sql (the upgrade script to a version
+# that only the tests have). No name or operator may resolve to an object that a user made, and no function may be
+# SECURITY DEFINER without a pinned search_path.
 #
 #   pgspot.sh [directory]   the scripts of a build (target/stage/18/extension); without a directory, the install
 #                           script that is assembled from sql/ as in a build

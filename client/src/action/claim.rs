@@ -19,7 +19,7 @@ const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, st
 pub enum ActionClaim {
     /// The row is in the claim state now. Commit before any foreign call, then work.
     Claimed(Action),
-    /// Another attempt has the row, or a sweep must still revert it, or the row, its lease or its machine is locked.
+    /// Another attempt has the row, or a sweep must still revert it. Or a lock is on the row, its lease or its machine.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
@@ -104,7 +104,7 @@ impl MachineRow {
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to update
     /// the table; `ON002` if a trigger or policy suppresses the update; `40001` for a lost race above READ COMMITTED,
-    /// or if the machine's table was renamed or a declared column altered while this call waited for the table's lock.
+    /// or if DDL renamed the machine's table or changed a declared column while this call waited for the table's lock.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

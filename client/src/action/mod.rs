@@ -246,8 +246,8 @@ impl Action {
 }
 
 impl MachineRow {
-    /// Makes the lease of a dead holder expire now, or ends the delay after a failed revert. The next sweep reverts the
-    /// row, or the next claim takes it; until then a holder that is alive may write. `false`: no live lease, no delay.
+    /// Makes the row's lease expire now, or ends the delay after a failed revert. Until the next sweep reverts the row,
+    /// or the next claim takes it, the holder can still write. `false`: there was no live lease and no delay.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate.

@@ -65,7 +65,7 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 ///
 /// - **`Result<Done, Failure>`**, like the work of [`Runner::run`](crate::Runner::run). With
 ///   [`Done::Stored`](crate::Done::Stored) the handler has stored the answer in the transaction of its own writes.
-///   After a lost race, a lost connection or `ON006`, it is called again with a new lease unless the key is finished.
+///   If the key is unfinished after a lost race, a lost connection or `ON006`, the handler runs again with a new lease.
 /// - **Any response.** It is stored when the handler has returned. If the process dies before that, a retry runs the
 ///   handler again. A response with 401, 403, 408, 409, 425, 429 or 5xx is not stored; it releases the key. Cookies are
 ///   sent with the first answer only.

@@ -149,7 +149,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // Once ten refunds have marked nothing, one more is made. The next round tries the items that are left.
+            // If ten earlier refunds marked nothing, this refund is the last. The next round tries the remaining items.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

@@ -115,7 +115,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// As above; `ON001` also if the key is unknown or another attempt is parked; `55006` if no attempt is parked.
+    /// Those of [`get`](Key::get); `55006` if no attempt is parked; `ON001` if another one is, or the key is unknown.
     pub async fn resolve<E: Executor>(
         &self,
         exec: &E,

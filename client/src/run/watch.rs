@@ -129,8 +129,8 @@ impl<'a, P: Begin> Watch<'a, P> {
         }
     }
 
-    /// Releases the row after a failure; returns the reason, or `None` if the lease was lost. If the failure is the
-    /// error of a call, that error is returned, unless the lease was lost.
+    /// Releases the row after a failure. If the lease was lost, returns `None`. Otherwise returns the reason of a
+    /// [`JobFailure::Release`], and fails with the error of a [`JobFailure::Error`].
     pub(super) async fn fail(&self, failure: JobFailure) -> Result<Option<String>, Error> {
         let (reason, error) = match failure {
             JobFailure::Release(reason) => (reason, None),
@@ -141,7 +141,7 @@ impl<'a, P: Begin> Watch<'a, P> {
             (Ok(true), None) => Ok(Some(reason)),
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
-            // The error may be about another lease. This lease counts as lost, too: its release failed, so it expires.
+            // The job's error may name another lease. This lease counts as lost because its release failed: it expires.
             (Err(_), Some(error)) if error.kind() == Kind::LeaseLost => Ok(None),
             (Err(refusal), Some(error)) => {
                 tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");

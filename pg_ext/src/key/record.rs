@@ -15,8 +15,8 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in characters.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of finished keys, and of keys in their first lease. look_at is the earliest of all ends that the first lease
-/// has had. A key that finishes in the lane PENDING moves here, and its look_at becomes its finished_at.
+/// Lane of finished keys, and of keys in their first lease. look_at is the end of that lease as the claim set it, or an
+/// earlier end that a later call set. A key that finishes in the lane PENDING moves here with its finished_at.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that a sweep has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.

@@ -61,7 +61,7 @@ enum Place<'a> {
     From,
     To,
     StepStatus(&'a Step),
-    /// The entry of this requester.
+    /// The entry of this requester in the step's `successful_state`.
     Success(&'a Step, &'a str),
     CancelTo,
 }

@@ -1,5 +1,5 @@
 //! once.delivery: failed attempts. `outbox_deliveries` and metrics read them. They are deleted with the batch in which
-//! the event was acked (retire/tidy.rs), with the event's discarded or expired letter, or with the subscriber.
+//! the event was acked (retire/tidy.rs), with its dead letter (discarded or expired), or with the subscriber.
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;

@@ -1,10 +1,10 @@
 //! Remembers takes that found nothing, so that the next take need not look through all lanes again.
 //!
-//! Invariant: a take is skipped only if it would find nothing. An earlier take of this backend looked through every
-//! lane: the log had no new event, no batch was open, and no row of once.retry was due. The earlier take could not see
-//! the events of two kinds of transactions:
-//! - A transaction that had its id when that take began. If it has ended since, `unended` is different now.
-//! - A transaction that got its id later, and its event ids after that. It has advanced the sequence of event ids.
+//! Invariant: a take is skipped only if it would find nothing. This holds if an earlier take of this backend found no
+//! new event, no open batch and no due row of once.retry in any lane, and no transaction has added events since. Events
+//! that the earlier take did not see belong to one of two kinds of transactions:
+//! - A transaction that had its id before the earlier take began. If it has ended since, `unended` is different now.
+//! - A transaction that got its id later. Its emit has advanced the sequence of event ids since.
 //!
 //! A redrive takes an event id, too, to advance the sequence. A row of once.retry outside a batch becomes due at a
 //! known time (`next_due`). While a batch is open, a take of this backend stores no memory. DROP and CREATE EXTENSION
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 
 /// The longest time for which a memory is used, in microseconds.
 const LONGEST_US: i64 = 1_000_000;
-/// No memory is stored if more than this many open transactions have ids above the largest id of an ended transaction.
+/// Limit: assigned transaction ids above that of the newest transaction that has ended. With more, nothing is stored.
 const MOST_UNENDED: i64 = 1_000;
 
 thread_local! {

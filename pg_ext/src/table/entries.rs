@@ -64,7 +64,7 @@ impl Scan<'_> {
 }
 
 impl Table {
-    /// Whether this range of an index has a row. True also if the snapshot sees none of the first `most` entries.
+    /// Whether this range of an index has a row. Reads up to `most` entries; true if there are more.
     pub fn may_find(
         &self,
         index: Name,

@@ -31,8 +31,8 @@ impl Leased for Batch {
     }
 }
 
-/// Delivers the events of a batch; `since`: when the take was sent. The first chain gets `slot`. `begun` delays the
-/// next take until every chain has a slot; with [`Begin::ONE_AT_A_TIME`], until the batch ends.
+/// Delivers the events of a batch; `since`: when the take was sent. The first chain gets `slot`. The next take waits
+/// until all clones of `begun` are dropped: when every chain has a slot; with [`Begin::ONE_AT_A_TIME`], at the end.
 pub(super) async fn deliver<P: Begin, H: Deliver>(
     shared: Arc<Shared<P, H>>,
     mut batch: Batch,

@@ -153,8 +153,8 @@ class Orders(unittest.TestCase):
                 key = new_key()
                 proxy.cut("COMMIT", nth)
                 self.assertEqual(post(service, key, order()).status, 201)
-                # The call was sent twice with one token; the second got ON006. Then another claim continued, unless
-                # the key was finished. (A finished key refuses a release and a late heartbeat with ON006, too.)
+                # The first two tries have one token, and the second gets ON006. After key_advance, another claim makes
+                # the third. A finished key refuses a release or a late heartbeat with ON006, too.
                 self.assertEqual((proxy.count(call), set(proxy.refusals)), (times, {"ON006"}))
                 self.assertEqual(proxy.count("key_claim("), claims)
                 self.assert_done_once(key)
