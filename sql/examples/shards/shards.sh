@@ -33,7 +33,8 @@ take (move-dump; restore a backup first to see how long). PgBouncer's query_wait
   --map FILE           the file with the lines "NAME = host=... port=..." that each PgBouncer includes, such as
                        /srv/shards/map.ini; this machine and the poolers must see the same directory, and you need
                        the right to write in it, since a new file replaces the old one
-  --data DIR           split: the new cluster's data directory; it must not exist, or be an empty directory (no mount point)
+  --data DIR           split: the new cluster's data directory; it does not exist yet or is empty, and it is no mount
+                       point
   --options OPTIONS    split: more options for the new server's command line, such as '-c config_file=...'
   --patience SECONDS   how long the pause waits for open transactions in each database, at each PgBouncer (5)
   --yes                go on without a question
@@ -265,7 +266,7 @@ check() {
 }
 
 # A server checks pg_hba.conf first. So if the error in `$2` is that there is no such database, the server let us in.
-let_in() { # what must be let in, and where
+let_in() { # "USER into DATABASE at CLUSTER", what a try to connect printed
     # Only the last line of `$2` counts: earlier ones may be about another try of the connection, such as with SSL.
     if tail -n 1 <<<"${2//"$NAME"/}" | grep -qE 'pg_hba|fe_sendauth|authentication failed'; then die "$1 must be let in, too" "$2"; fi
 }
@@ -361,8 +362,8 @@ resume() {
     CLIENTS_WAIT=''
 }
 
-# Makes the empty NAME_coming with the encoding, owner, settings and rights of the database.
-create_coming() { # like the database
+# Makes the empty NAME_coming, with the encoding, owner, settings and rights of a database at the source.
+create_coming() { # database at the source
     if has "$TO" "${NAME}_coming"; then ask "$TO" postgres "DROP DATABASE \"${NAME}_coming\" WITH (FORCE)"; fi
     apart program pg_dump "$FROM" --create --schema-only --section=pre-data --lock-wait-timeout=5s -d "$1" |
         apart sed -nE "/^(CREATE|ALTER|GRANT|REVOKE|COMMENT ON).*DATABASE \"?$1\"?[ ;]/s/DATABASE \"?$1\"?([ ;])/DATABASE \"${NAME}_coming\"\1/p" |
@@ -434,8 +435,9 @@ start_copy() {
         [ -z "$found" ] || die "$TO would wait for the standbys of $FROM: $found" \
             "At $TO: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); then run the command again."
     else
-        # A run renames all its databases at the source before it promotes the copy. So if a database still has its name
-        # there, the copy does not have its present data.
+        # The copy is promoted. Before a run promotes the copy, it renames all its databases at the source. So if a
+        # database still has its name at the source, an earlier split has promoted the copy. Then the copy lacks what
+        # was written to this database since.
         found=$(ask "$FROM" postgres "SELECT string_agg(datname, ' ') FROM pg_database WHERE datname IN ($LIST)")
         [ -z "$found" ] || die "$TO was promoted before, and has no copy of today's $found" \
             "A cluster is split off once: use move-logical, or split to a new cluster."
@@ -528,8 +530,9 @@ split() {
         step "RESUME ${NAMES[*]} at the pooler."
         resume
     fi
-    step "at $TO, rename the copies of those that stay to NAME_moved, closed; drop the slot $SLOT at $FROM."
-    # Once the slot is dropped, a database with the name of a copy may be a new one, and must stay open.
+    step "at $TO, close the copies of the databases that stay at $FROM, and rename each to NAME_moved; drop the slot $SLOT at $FROM."
+    # The slot is dropped after the copies are closed. From then on a database at the target may be new, although its
+    # name is that of a database at the source: so nothing more is closed.
     if is_true "$FROM" postgres "SELECT EXISTS (SELECT $OUR_SLOT)"; then
         fence_copies
         ask "$FROM" postgres "SELECT pg_drop_replication_slot('$SLOT')" >/dev/null

@@ -119,7 +119,8 @@ class Idempotency:
 
     async def _work(self, lease: Lease, scope: Scope, body: bytes, once: Headers) -> Answer:
         """Runs the application. Stores its answer or releases the key, unless the application committed an answer."""
-        # The ASGI server's extensions are hidden from the application: one lets it send a file, which cannot be stored.
+        # The ASGI server's extensions are hidden from the application. With one of the extensions the application could
+        # answer with a file, and a file cannot be stored.
         answer = await _run_app(self.app, {**scope, "extensions": {}, LEASE: lease}, body, once)
         if lease.answers:
             committed = await lease.committed(self.pool)

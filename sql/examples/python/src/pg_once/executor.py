@@ -213,7 +213,10 @@ def _may_begin(on: Any) -> None:
 
 
 def _may_commit(conn: Any) -> None:
-    """Raises if the connection is lost, or the body has caught a statement's error: COMMIT would silently roll back."""
+    """Raises if the connection is lost, or if a statement has failed and its error was caught.
+
+    In the second case COMMIT would roll back, and raise nothing.
+    """
     if conn.closed:
         raise Unavailable("the connection of this transaction is lost")
     if conn.info.transaction_status == TransactionStatus.INERROR:

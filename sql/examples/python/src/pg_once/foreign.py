@@ -52,9 +52,10 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
 
     The function raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is
     judged by the status, any other counts as no answer. 4xx is Refused, except 401, 403, 404, 405, 408, 409, 425 and
-    429. All else is Retry if the other side dedupes by the key that it gets. If not, only 401, 403, 404, 405, 425 and
-    429 are Retry, all else is Unknown. A Retry, Refused or Unknown that the function raises keeps its type. Without
-    dedupes, give `lease.foreign` remembers=0: then a call in which an earlier attempt died is Unknown, too.
+    429. All else is Retry if the other side dedupes by the key that it gets. If the other side does not dedupe, then
+    401, 403, 404, 405, 425 and 429 are Retry; 408, 409, 3xx, 5xx and no answer are Unknown. A Retry, Refused or Unknown
+    that the function raises keeps its type. Without dedupes, give `lease.foreign` remembers=0: then a call in which an
+    earlier attempt died is Unknown, too.
 
     The pause between tries is a random time plus the time of Retry-After (seconds or an HTTP date). If Retry-After is
     longer than cap, the caller gets Retry at once, and `run` makes the key due after that time. Async functions may be

@@ -38,7 +38,10 @@ def record(scope: str, message_id: str, verdict: Document) -> Flow[None]:
 
 @operation
 def barrier(scope: str, saga: str, step: str, operation: str, ttl: Seconds = None) -> Flow[str]:
-    """In the transaction of a saga's `action` or `compensation`: answers `run`, `duplicate`, `skipped` or `refused`."""
+    """Call it in the handler's transaction. Returns the outcome: `run`, `duplicate`, `skipped` or `refused`.
+
+    operation: `action` or `compensation`, of the saga's step.
+    """
     who = {"scope": scope, "saga": saga, "step": step, "operation": operation}
     (row,) = yield from ask(BARRIER, **who, ttl=interval(ttl))
     return str(row.outcome)

@@ -132,7 +132,7 @@ class Lease:
     seconds: float
     resumed: bool = False
     request: str | None = None  # JSON text; only from take_abandoned, if the scope keeps requests
-    asked: timedelta | None = None  # the lease that the claim named
+    asked: timedelta | None = None  # the length of lease that the claim asked for
     # The answer that this lease has stored, with the id of the transaction that stored it. The id is None if an earlier
     # try of the call stored the answer and is committed.
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)

@@ -152,8 +152,9 @@ class Subscriber:
 
     @method
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
-        """Returns the number of acked events, or 0 if only a lost answer had the number (event_ids is None).
+        """Returns the number of acked events.
 
+        If an earlier try of the call has acked the events, the number is len(event_ids), or 0 without event_ids.
         In a transaction that also calls functions of keys, call ack first: batches are locked before keys.
         """
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
