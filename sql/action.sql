@@ -8,14 +8,15 @@
 --   action_finish    claim_into -> successful_state, in the transaction of the action's writes (state f);
 --   action_release   claim_into -> revert_to after a failure (state l);
 --   sweep (task action_release): claim_into -> revert_to for an expired lease, for example after a crash (state s).
--- An ended lease stays for 24 hours, or until the next claim: a repeated release gets the same answer, and a finish
--- that a later transaction repeats gets ON006. The lease stores the row's next statuses, so the user's table needs no
--- column for them.
+-- An ended lease stays for 24 hours, or until the next claim, so that a repeated call is recognised. If a release is
+-- repeated, it gets the same answer. If a finish is repeated in a later transaction, it gets ON006. The lease stores
+-- the row's next statuses, so the user's table needs no column for them.
 
--- Finish and release change no indexed column, so they can be HOT updates. After a claim or a heartbeat, look_at is the
--- end of the lease or an earlier time. action_expire and action_adopt set look_at to now. Only the sweep sets look_at
--- to a future time that is later than the end of the lease: the time of the next try if a revert has failed, or the
--- time at which an ended lease is to be deleted.
+-- Finish and release change no indexed column, so they can be HOT updates. A claim sets look_at to the end of the
+-- lease. A heartbeat only ever sets it to an earlier time, so that most heartbeats can be HOT updates, too.
+-- action_expire and action_adopt set it to now. A sweep sets it to a later time. If the lease was renewed, this is the
+-- new end of the lease. If a revert has failed, it is the time of the next try. If the lease has ended, it is the time
+-- at which the lease is to be deleted.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -48,7 +49,7 @@ COMMENT ON COLUMN once.action_lease.look_at IS 'The time from which a sweep (tas
 COMMENT ON COLUMN once.action_lease.ended_at IS 'When the lease was finished, released or swept; the lease is kept for 24 hours after that. NULL: held.';
 COMMENT ON COLUMN once.action_lease.last_call IS 'First 8 bytes of SHA-256 over the arguments of the action_finish that ended the lease. 0: no action_finish has ended it.';
 COMMENT ON COLUMN once.action_lease.ended_version IS 'The row''s version after the move that ended the lease.';
-COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive reverts that failed. The next try is 10 s after the first failure; each further failure doubles this wait, up to an hour. But a lock timeout after the first failure is not counted and leaves the wait as it was.';
+COMMENT ON COLUMN once.action_lease.failures IS 'Consecutive reverts that failed. The first failure is always counted, and the next try is 10 s later. Each further failure is counted and doubles the wait, up to an hour. A further failure by a lock timeout is the exception: it is not counted, and the wait stays the same.';
 COMMENT ON COLUMN once.action_lease.attempts IS 'Consecutive claims of this step without a finish; 0 for an adopted row.';
 COMMENT ON COLUMN once.action_lease.state IS 'h held, f finished, l released, s swept.';
 COMMENT ON COLUMN once.action_lease.id IS 'First 16 bytes of SHA-256(machine, 0x00, row_id), the texts in UTF-8.';

@@ -14,9 +14,9 @@
 --   status s       the compensation came before the action: neither runs until the ttl ends.
 -- No answer depends on whether a sweep has run.
 --
--- Lock order: see machine.sql. A transaction with several messages must accept them in the order of scope and name:
--- inbox_accept waits for an open transaction with the same message. So two transactions that accept the same messages
--- in different orders may end in a deadlock error.
+-- Lock order: see machine.sql. A transaction with several messages must accept them in the order of scope and name.
+-- inbox_accept waits for an open transaction that has accepted the same message. In another order, two transactions can
+-- accept one message each, and then wait for each other's message. The server ends one of them with a deadlock error.
 
 -- `id` is a hash of the names: an index on texts would be larger. fillfactor leaves room on the page for the verdict.
 CREATE TABLE once.inbox (

@@ -8,7 +8,7 @@ $$The random number of this database's incarnation, kept in the body of this fun
 CREATE FUNCTION once.incarnation_renew()
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_incarnation_renew';
 COMMENT ON FUNCTION once.incarnation_renew() IS
-$$Makes a new incarnation: all undelivered events are pending again, and the owners of scopes and topics are found by their role names. For the extension's owner. Call it on a physical copy that runs beside its source with the same system identifier, before the first client connects. (After pg_createsubscriber no call is needed: it changes the copy's system identifier.)
+$$Makes a new incarnation: all undelivered events are pending again, and the owners of scopes and topics are found by their role names. For the extension's owner. A physical copy may run beside its source and have the same system identifier. Call it on such a copy, before the first client connects. pg_createsubscriber gives its copy a new system identifier, so that copy needs no call.
 Errors: 25006 in a read-only transaction.$$;
 
 SELECT once.incarnation_renew();

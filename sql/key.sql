@@ -23,14 +23,13 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SCHEMA once;
 COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the manual.';
 
--- One row per logical request. The update that completes a key in its first lease can be HOT, because it changes no
--- indexed column. It is not HOT if state, request and answer have over 800 bytes: then reap_stage and reap_at change.
--- fillfactor leaves room for the new version on the page: 97 to 100 % of the measured updates were HOT (with fillfactor
--- 60: 98.6 to 100 %, in a table 1.5 times as large).
+-- One row per logical request. While a key is in lane 0 (see look_lane), the updates by key_advance, key_extend,
+-- key_complete and key_abort can be HOT. They change indexed columns in two cases only. key_complete and key_abort
+-- change reap_stage and reap_at if state, request and answer have over 800 bytes. key_advance and key_extend change
+-- look_at if the new end of the lease is before look_at. fillfactor leaves room for the new version on the page: 97 to 100 % of the measured
+-- updates were HOT (with fillfactor 60: 98.6 to 100 %, in a table 1.5 times as large).
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
 -- If the key ends in a UUIDv7 or ULID, the time in it gives the id's first 4 bytes, so that new rows share index pages.
--- In lane 0 (see look_lane), key_advance and key_extend can be HOT, too: they change look_at only if the new end of the
--- lease is earlier than look_at. In lane 0, key_complete and key_abort do not change look_at.
 CREATE TABLE once.key (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,
@@ -72,16 +71,16 @@ COMMENT ON COLUMN once.key.token IS 'Token of the last claim, or a larger one th
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present or last attempt claimed the key; max_lease_life counts from then.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'In lane 0: the end of the lease, as the first claim set it. If a later call moves the end of the lease to a time before look_at, look_at becomes that time or, if that time is over, the present time. Otherwise look_at does not change. A key that finishes in lane 1 moves to lane 0, and its look_at becomes its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
+COMMENT ON COLUMN once.key.look_at IS 'In lane 0: from this time on, the sweep key_abandon moves an unfinished key to lane 1. The first claim sets look_at to the end of its lease. A call that extends the lease does not change look_at. A call that sets an end before look_at sets look_at to that end, but never to a past time. A key that finishes in lane 1 moves to lane 0, and its look_at becomes its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
 COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0, key_reap deletes a key whose gone_for has ended, and sets a later reap_at for any other. In reap_stage 1 (key_tombstone): the end of the ttl.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
 COMMENT ON COLUMN once.key.attempt_base IS 'The last parked attempt for which key_resolve was given the verdict retry; 0: none. max_attempts counts the attempts after this one.';
 COMMENT ON COLUMN once.key.status IS 'r running, l released, p parked by key_park, c completed, a aborted, g tombstone (emptied).';
 COMMENT ON COLUMN once.key.reap_stage IS '0: key_reap deletes the row; 1: the key was finished with more than 800 bytes of state, request and answer, and key_tombstone empties the row after the ttl.';
-COMMENT ON COLUMN once.key.look_lane IS 'Lane 0 has the finished keys, and the keys in their first lease; when this lease has expired, key_abandon moves the key to lane 1. Lane 1 has the unfinished keys that were claimed again, released, parked by key_park, or moved by a sweep. Completers read only lane 1.';
-COMMENT ON COLUMN once.key.emits IS 'True: a step has registered events. Otherwise the write that finishes the key does not read the steps.';
-COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key: 0 no; 1 yes, in the transaction that wrote this row version; 2 yes, before that transaction. In later transactions a stored 1 means the same as 2.';
+COMMENT ON COLUMN once.key.look_lane IS 'Lane 0 has the finished keys, and the keys in their first lease. From look_at on, the sweep key_abandon moves an unfinished key to lane 1. Lane 1 has the unfinished keys that a sweep has moved, and those that were claimed again, released or parked by key_park. Completers read only lane 1.';
+COMMENT ON COLUMN once.key.emits IS 'True: a step has registered an event. The call that finishes the key then reads the steps and emits their events.';
+COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key. 0: no. 1: yes, in the transaction that wrote this row version. 2: yes, in an earlier transaction. For all later transactions, 1 means the same as 2.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 bytes are the upper 32 bits of the 48-bit time in it.';
 COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
 COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
@@ -123,7 +122,7 @@ COMMENT ON COLUMN once.key_step.begun IS 'Number of attempts that began this ver
 COMMENT ON COLUMN once.key_step.begun_no IS 'Number of the step in the order in which the key''s steps began; key_abort emits the on_abort events in the reverse order.';
 COMMENT ON COLUMN once.key_step.done_no IS 'Number of the step in the order in which the steps with an on_complete event ended; key_complete emits these events in this order; NULL: this step has no such event.';
 COMMENT ON COLUMN once.key_step.begun_token IS 'Token of the last attempt that began this version; NULL: none.';
-COMMENT ON COLUMN once.key_step.first_at IS 'When this version was first begun; NULL: not begun.';
+COMMENT ON COLUMN once.key_step.first_at IS 'When the step was first begun with the present version of its derived key; NULL: not begun with it.';
 COMMENT ON COLUMN once.key_step.done_at IS 'When the end of the call was recorded; NULL: not recorded, but the other side may have acted.';
 COMMENT ON COLUMN once.key_step.done_token IS 'Token of the attempt that recorded the end of the call; NULL: not recorded.';
 COMMENT ON COLUMN once.key_step.result IS 'The result given to key_step_done; NULL: none, or the end of the call is not recorded.';
@@ -170,7 +169,7 @@ CREATE TABLE once.key_mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
 COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when a run of key_abandon began, and that may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: every key with look_at up to this time is finished or in lane 1. Exceptions are the keys in once.key_locked, and keys whose look_at was set by a transaction that has a row here. In a transaction''s row: the start of the range of look_at that key_abandon reads again after the transaction has ended. The mark is the end of this range.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: key_abandon has read all keys with look_at up to this time. These keys are finished or in lane 1. Two kinds of key may still have to be moved: the keys in once.key_locked, and keys whose look_at was set by a transaction that has a row here. In a transaction''s row: after the transaction has ended, key_abandon reads the keys again from this look_at up to the mark.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -197,8 +196,8 @@ CREATE FUNCTION once.key_advance(
     OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
-$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, unless the present end is later.
-Errors: ON001 the lease is lost; ON006 this token has finished the key, or the key is at this point already (moved there by this token in an earlier transaction) and state is NULL or equals the stored state; 22023 the point is called started or finished, is missing in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
+$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, unless the present end is later. A repeat is a call with the present point and state (or state NULL).
+Errors: ON001 the lease is lost; ON006 this token has finished the key, or the call repeats what this token did in an earlier transaction; 22023 the point is called started or finished, is missing in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
@@ -276,7 +275,7 @@ CREATE FUNCTION once.key_take_abandoned(
     OUT lease_left interval, OUT retry_after interval, OUT key text, OUT request json)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_key_take_abandoned';
 COMMENT ON FUNCTION once.key_take_abandoned(text, integer, interval, text) IS
-$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired. If the expired lease is from the key's first claim, the sweep key_abandon must run before the call. The call skips parked and locked keys; above READ COMMITTED also keys changed since the snapshot. request is filled if the scope has keep_request. If holder has live leases from an earlier call, the call returns their keys again, and no others.
+$$For completers: claims up to max (1 to 10000) unfinished keys of the scope, the oldest first: released keys that are due, and keys whose lease expired. A key whose first lease has expired is found after the next sweep (key_abandon). The call skips parked and locked keys; above READ COMMITTED also keys changed since the snapshot. request is filled if the scope has keep_request. If holder has live leases from an earlier call, the call returns their keys again, and no others.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 25006 in a read-only transaction.$$;
 
 CREATE FUNCTION once.key_get(
@@ -303,7 +302,7 @@ Errors: 22023 bad argument, or more rows than max; 42501 not a member of the sco
 CREATE FUNCTION once.key_expire(scope text, key text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_expire';
 COMMENT ON FUNCTION once.key_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. A released key that is not due becomes due. Returns false and changes nothing for any other key, for example one that is parked, finished or unknown. Waits for a transaction that has the key locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. A released key that is not due becomes due. true: one of these was done. false: nothing was changed; the key may be parked, finished or unknown. Waits for a transaction that has the key locked.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.key_forget(scope text, key text)

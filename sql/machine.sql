@@ -14,9 +14,11 @@
 --   4. its lease, 5. items in the order of their keys, 6. wallets likewise, 7. dedupe keys.
 -- A machine's row (in the user's table) is locked FOR NO KEY UPDATE. Writers of items lock it FOR KEY SHARE, which does
 -- not conflict. Only cancel_finish locks it FOR UPDATE. This lock waits for all writers of items. After it,
--- cancel_finish waits for no lock. Two transactions deadlock if both wrote items of one row and call cancel_finish.
--- With the machine's row locked, only action_finish and action_release wait for the row's lease if another session has
--- locked the lease. action_claim, action_adopt and sweeps do not wait for a locked lease.
+-- cancel_finish waits for no lock. A transaction that wrote items should not call cancel_finish. Suppose that two of
+-- them wrote items of one row. Each has locked the row FOR KEY SHARE. Each cancel_finish waits for the other
+-- transaction, so they deadlock.
+-- A session that has locked a machine's row may find that another session has locked the row's lease. action_finish and
+-- action_release then wait for the lease. action_claim, action_adopt and sweeps do not wait.
 
 -- The tables are regclass, so they may be renamed, and a dump has their names. Columns and predicates are text, with
 -- every name qualified. `definition` lacks the tables' names and the owner, which have columns of their own.
@@ -100,7 +102,7 @@ Errors: 42704 no such machine; 42501 not yours.$$;
 CREATE FUNCTION once.machine_check(machine text = NULL, OUT machine text, OUT problem text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_machine_check';
 COMMENT ON FUNCTION once.machine_check(text) IS
-$$Reports problems of one machine (NULL: of all): tables, columns, types, indexes, enum labels and rules that do not fit the definition; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing or disabled; a BEFORE trigger that fires after the guard; a partition whose guard is an AFTER trigger, which refuses an UPDATE that takes a row to another partition. No rows: nothing found. Reads a table as its owner.
+$$Reports problems of one machine (NULL: of all): tables, columns, types, indexes, enum labels and rules that do not fit the definition; rows in a claim state without a lease; flags that were set by hand; claim states that no sweep covers; a cancellable machine without claim states; an emit to a topic without subscribers; a guard that is missing or disabled; a BEFORE trigger that fires after the guard; a partition whose guard refuses every UPDATE that moves a row to another partition. No rows: nothing found. Reads a table as its owner.
 Errors: 42704 no such machine.$$;
 
 CREATE FUNCTION once.machine_assert()
@@ -132,7 +134,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
-$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: steps that this requester makes without a claim count as moves, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
+$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: who makes the move; its steps without a claim state are declared moves, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
 Errors: ON002 no such move is declared, or a trigger or policy suppresses the update; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(

@@ -13,10 +13,10 @@
 --
 -- The last batch of a lane stores the position as (seen_from, seen_to, last_id): two snapshots and an event id. Events
 -- that are visible in seen_to and not in seen_from are the window. They are handed out in the order of their ids;
--- last_id is the position in this order. If a transaction was still running when seen_from was taken, its events may
--- have lower ids than events that were handed out earlier. A take finds these events by the transaction's id (xid), and
--- the other events of the window by their event ids. So an event that commits late is never skipped, and an open
--- transaction delays only its own events.
+-- last_id is the position in this order. Some transactions were still running when seen_from was taken. Their events
+-- may have lower ids than events that were handed out earlier. A take finds the events of such a transaction by its
+-- id (xid). It finds all other events of the window by their event ids. So an event that commits late is never skipped,
+-- and an open transaction delays only its own events.
 --
 -- Lanes: an order_key hashes to one of the lanes 1 to `lanes`. A subscriber has at most one open batch for each of
 -- them. Events without order_key are spread over the lanes 0 and -2 to -8 (64 consecutive ids share a lane), each with
@@ -43,7 +43,7 @@ CREATE TABLE once.series (
 );
 COMMENT ON TABLE once.series IS 'A row for each incarnation in which events were emitted or subscribers created; the largest series is the latest.';
 COMMENT ON COLUMN once.series.series IS 'Number of the series, from 1; stored in events, batches, subscribers and dead letters.';
-COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation: once.incarnation() combined with the system identifier.';
+COMMENT ON COLUMN once.series.incarnation IS 'The database''s incarnation: the random number of once.incarnation(), combined with the cluster''s system identifier.';
 
 CREATE TABLE once.topic (
     topic_id      integer NOT NULL CONSTRAINT topic_pkey PRIMARY KEY,
@@ -104,7 +104,7 @@ CREATE TABLE once.segment (
 COMMENT ON TABLE once.segment IS 'State of the segments once.event_0 to once.event_3.';
 COMMENT ON COLUMN once.segment.segment IS 'Number of the segment, 0 to 3, as in the table''s name (once.event_0 to once.event_3).';
 COMMENT ON COLUMN once.segment.opened IS 'Grows with each rotation; the current segment has the largest number.';
-COMMENT ON COLUMN once.segment.drained_xid IS 'A segment is drained when all of its events that are still needed are copied to once.event_kept. drained_xid is the lowest transaction id that was unassigned when the segment was marked as drained. The segment may be truncated when every open snapshot sees these copies. NULL: not drained.';
+COMMENT ON COLUMN once.segment.drained_xid IS 'A segment is marked as drained when all of its events that are still needed are copied to once.event_kept. drained_xid is the next transaction id at that time. When no open snapshot has a lower xmin, every open snapshot sees the copies. Then the segment may be truncated. NULL: not drained.';
 COMMENT ON COLUMN once.segment.incarnation IS 'The incarnation in which drained_xid is valid.';
 
 -- The log. Its rows are never updated, so it keeps the default fillfactor of 100.
@@ -191,9 +191,9 @@ COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window (seen_from to seen_to) up to this event_id has been handed out, or waits behind an earlier event of its order_key; 0: none yet.';
 COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events were taken from once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
-COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: in this lane the take found only events that wait behind earlier events of their order_key; it added them to once.retry.';
-COMMENT ON COLUMN once.batch.seen_from IS 'The window begins after this snapshot, stored in the format of seen_to.';
-COMMENT ON COLUMN once.batch.seen_to IS 'The window ends with this snapshot: {xmax, next xid, own xid or 0, last value of once.event_id just before the snapshot, last value just after it, running xids ...}. If a window begins with the first event of a series, all numbers of seen_from are zero. In a database restored from a dump a new series begins, and the old series gets no more events. The last window of the old series ends with its last event: in that window all numbers of seen_to are the largest bigint, except own xid, which is 0.';
+COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: the take read only events whose order_key has events in once.retry. It put them into once.retry, too.';
+COMMENT ON COLUMN once.batch.seen_from IS 'The events of a window are visible in the snapshot seen_to and not in the snapshot seen_from. Both are stored in the format of seen_to. In a window that begins with the first event of a series, all numbers of seen_from are zero.';
+COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot at the end of the window: {xmax, next xid, own xid or 0, last value of once.event_id just before the snapshot, last value just after it, running xids ...}. A new incarnation begins a new series. The last window of the old series has the rest of its events. In this window all numbers of seen_to are the largest bigint, except own xid, which is 0.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events of this lane in the window.';
 COMMENT ON COLUMN once.batch.open IS 'Tokens of earlier batches that still held events of this lane when this batch was taken.';
 
@@ -231,7 +231,7 @@ COMMENT ON COLUMN once.receipt.acked IS 'Number of the batch''s events acked so 
 COMMENT ON COLUMN once.receipt.remaining IS 'Number of the events that the batch still holds after this receipt; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all events of the batch at once.';
-COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: attempts[i], next_at[i] and dead[i] are what outbox_nack returned for event_ids[i]; infinity in next_at stands for NULL. event_ids begins with the events that the call named. After them it may have events that the call did not name: these left the batch because an earlier event of their order_key was nacked, and the three arrays have no elements for them. NULL: not a nack.';
+COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: event_ids begins with the events that the call of outbox_nack named. For these events, in the same order, attempts, next_at and dead have the values that the call returned; next_at has infinity in place of NULL. The other events in event_ids left the batch because an earlier event of their order_key was nacked. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.next_at IS 'If kind is n: when each event may be taken again; infinity: it is dead, or waits behind an earlier event of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'If kind is n: whether each event is dead. NULL: not a nack.';
 
@@ -258,8 +258,8 @@ COMMENT ON COLUMN once.retry.token IS 'Token of the batch that it is in; NULL: i
 COMMENT ON COLUMN once.retry.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.retry.lane IS 'The lane from which outbox_take takes it. With an order_key: from 1 to the topic''s number of lanes. Without: 0 or -2 to -8. (In once.event_kept a delayed or redriven event has lane -1.)';
-COMMENT ON COLUMN once.retry.failures IS 'Number of failed attempts that were counted since the event was emitted or last redriven. No attempt is counted if the event was released (outbox_nack), if it left a batch because of an earlier event of its order_key, or if the lease of a batch of several events expired.';
-COMMENT ON COLUMN once.retry.redriven IS 'How often it was dead and redriven.';
+COMMENT ON COLUMN once.retry.failures IS 'Number of failed attempts that were counted since the event was emitted or last redriven. A nack is counted for each named event without order_key, and for the first named event of each order_key. A nack with kind released is not counted. The expiry of a lease is counted if the batch had only one event.';
+COMMENT ON COLUMN once.retry.redriven IS 'How often the event was redriven from once.dead.';
 COMMENT ON COLUMN once.retry.suspect IS 'True: its lease expired, so it is handed out alone.';
 COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
 
@@ -290,7 +290,7 @@ COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted.';
 COMMENT ON COLUMN once.dead.died_at IS 'When it died.';
 COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series).';
 COMMENT ON COLUMN once.dead.attempts IS 'Number of failed attempts that were counted (as in once.retry.failures) since the event was emitted or last redriven.';
-COMMENT ON COLUMN once.dead.redriven IS 'How often it had been dead and redriven before.';
+COMMENT ON COLUMN once.dead.redriven IS 'How often the event had been redriven from once.dead before it died again.';
 COMMENT ON COLUMN once.dead.kind IS 'The kind of its last failure: as given to outbox_nack, or expired (its last lease expired).';
 COMMENT ON COLUMN once.dead.error IS 'The error that outbox_nack was given when it died; NULL: none.';
 COMMENT ON COLUMN once.dead.order_key IS 'The event''s order_key; NULL: none.';
@@ -368,7 +368,7 @@ CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
 $$Marks events of the batch as delivered. event_ids NULL (also from an array_agg of no rows): all events that the batch still holds. Returns how many events this call acked. Concurrent handlers must name their events.
-Errors: ON006 this token acked a named event in an earlier transaction, or event_ids is NULL and this token's ack emptied the batch in an earlier transaction; ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+Errors: ON006 in an earlier transaction this token acked a named event, or the last events of the batch (event_ids NULL); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -376,7 +376,7 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$Marks events of the batch as failed (event_ids NULL: all). Of each order_key only the first event counts an attempt; later ones leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: a word for the metrics, or released (no attempt is counted) or never (dead at once). error: kept for outbox_deliveries.
+$$Marks events of the batch as failed (event_ids NULL: all). Per order_key, the first event's attempt is counted; later events leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: a word for the metrics, or released (no attempt is counted) or never (dead at once). error: kept for outbox_deliveries.
 Errors: ON006 in an earlier transaction this token acked or nacked an event (DETAIL); ON001 lease lost, or not this token's event; 42704 no such topic or subscriber, 22023 bad argument, 42501 another owner, 25006 read-only.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
@@ -388,7 +388,7 @@ Errors: ON006 this token has ended the batch; ON001 the lease is lost; 42704 no 
 CREATE FUNCTION once.topic_set(topic text, options json = '{}')
 RETURNS json LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_topic_set';
 COMMENT ON FUNCTION once.topic_set(text, json) IS
-$$Creates a topic (1 to 100 characters) or changes the named options (null: default); returns all options. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: 1 to 1000 (16): at most this many leased batches of a subscriber hold events with an order_key. subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
+$$Creates a topic (1 to 100 characters) or changes the named options (null: default); returns all options. dedupe_for: how long a dedupe_key is blocked (24 hours). lanes: how many leased batches of a subscriber may hold events with an order_key at a time, 1 to 1000 (16). subscribers: names, only at creation (["default"]). owner: a role; only its members may use the topic.
 Errors: 22023 unknown option or bad value; 55006 lanes: events are pending; 55P03 lanes: events are being written; 42501 not a member of both the present and the new owner; 40001 a lost race; 25006 read-only.$$;
 
 CREATE FUNCTION once.topic_get(topic text)

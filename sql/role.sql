@@ -4,9 +4,9 @@
 -- access the extension's tables whatever the caller's rights, so no role needs a right on these tables.
 
 -- This view lists the functions and procedures of each kind of rights. grant_role grants EXECUTE on all of one kind.
--- An upgrade that adds functions replaces the view and calls grant_role again for the rows of once.role_grant. This is
--- a view and not a table: in a logical subscriber's database, CREATE EXTENSION would insert the table's rows, and then
--- the subscription's initial copy of the same rows would fail.
+-- An upgrade that adds functions replaces the view and calls grant_role again for the rows of once.role_grant.
+-- A table in place of the view would break logical replication. CREATE EXTENSION in the subscriber's database would
+-- insert the table's rows. Then the subscription's initial copy would insert the same rows, and fail.
 CREATE VIEW once.role_function (kind, function_name) AS
     WITH opened (kind, function_name) AS (VALUES
     ('use', 'key_claim'), ('use', 'key_advance'), ('use', 'key_complete'),

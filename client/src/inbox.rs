@@ -141,8 +141,8 @@ impl Inbox {
     /// record its verdict. The first verdict stays; recording it again in the same transaction changes nothing.
     ///
     /// # Errors
-    /// `ON006` if the message has another verdict, or if an earlier transaction recorded this verdict; `ON001` if the
-    /// message has no verdict and this transaction has not accepted the message; `22023` for a bad argument.
+    /// `ON006`: the message has a verdict already. `ON001`: it has no verdict, and this transaction has not
+    /// accepted it. `22023`: a bad argument.
     pub async fn record<E: Executor>(
         &self,
         exec: &E,
@@ -156,7 +156,7 @@ impl Inbox {
     /// Runs a handler once for a message, in the caller's transaction; a duplicate gets the verdict of the first run.
     ///
     /// The handler makes its writes in the same transaction. If it fails, roll the transaction back: the message then
-    /// counts as new. A message that [`Inbox::accept`] accepted may have no verdict; then `null` is read as the `T`.
+    /// counts as new. If no verdict was recorded for the message, a duplicate gets JSON's `null`, read as a `T`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

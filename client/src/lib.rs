@@ -63,11 +63,11 @@
 //! A worker needs the connections that its running handlers hold, and one or two more connections. A lease is lost if
 //! its heartbeat waits too long for a connection.
 //!
-//! If a call has waited 1 s when dropped or timed out ([`Backoff::call_timeout`]), its pooled connection is closed.
-//! So the pool drops its connections to a vanished server (a failover, a firewall) one by one. `tcp_user_timeout` and
-//! `keepalives_idle` in `tokio_postgres::Config` close all such connections, also those that handlers hold. Give the
-//! role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls, too. Without
-//! `target_session_attrs=read-write` the pool may keep connections to a standby after a failover (`25006`).
+//! A call may be dropped, or time out ([`Backoff::call_timeout`]). If it has waited a second by then, its pooled
+//! connection is closed. So the pool drops connections to a vanished server (a failover, a firewall) one by one.
+//! `tcp_user_timeout` and `keepalives_idle` in `tokio_postgres::Config` close all of these, also those of handlers.
+//! Give the role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls.
+//! Without `target_session_attrs=read-write` the pool may keep connections to a standby after a failover (`25006`).
 
 #![forbid(unsafe_code)]
 

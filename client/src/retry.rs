@@ -14,7 +14,7 @@ use crate::{Error, Failure, Kind};
 /// The shortest wait of a loop without a bound on its tries, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Limits how long the write that ends a lease is retried, because a worker that is told to stop waits for this write.
+/// The write that ends a lease is retried for at most this time. A worker that is told to stop waits for this write.
 const LONGEST_INSISTENCE: Duration = Duration::from_secs(30);
 
 /// The number of tries, the waits between them, and the timeout of each try.
@@ -35,8 +35,8 @@ pub struct Backoff {
     pub base: Duration,
     /// The upper bound of every random wait.
     pub cap: Duration,
-    /// How many times to try in all; 1 means once, without a retry. 0 counts as 1. The write that ends a key's lease or
-    /// releases a row is retried for the length of the lease instead: at most 30 seconds, at least one `call_timeout`.
+    /// How many times to try in all; 0 counts as 1. The write that ends a key's lease or releases a row ignores
+    /// `tries`. It is retried for the length of the lease, but for 30 seconds at most and one `call_timeout` at least.
     pub tries: u32,
     /// How long one call to the database may take before it times out ([`Error::TimedOut`]), including the wait for a
     /// connection of the pool.
@@ -184,8 +184,8 @@ impl Backoff {
         }
     }
 
-    /// Like `retry`, but retries for `enough` time, also after `Overloaded` and `ReadOnly`. Returns the answer
-    /// and the time at which its call was sent; after `enough`, the last error (`TimedOut` only if there was no other).
+    /// Like `retry`, but retries for `enough` time, also after `Overloaded` and `ReadOnly`. Returns the answer and the
+    /// time at which its call was sent. When the time is over, returns the last error other than `TimedOut`, if any.
     pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Error>>>(
         &self,
         enough: Duration,

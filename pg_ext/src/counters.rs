@@ -101,8 +101,8 @@ impl Slot {
         std::array::from_fn(of)
     }
 
-    /// Claims since the sample `older`. If a new sample is due, replaces `older` and `newer` count by count. During the
-    /// replacement, another session may use an `older` in which only some counts are new.
+    /// Claims since the sample `older`. If a new sample is due, `older` gets the counts of `newer`, and `newer` gets
+    /// `totals`, one count after another. Another session that reads `older` meanwhile finds old and new counts in it.
     fn lately(&self, now: i64, totals: &Counts) -> Counts {
         let at = self.sampled_at.load(Relaxed);
         let is_due = now.saturating_sub(at) >= WINDOW_US;

@@ -115,9 +115,9 @@ $$;
 COMMENT ON FUNCTION reconcile_refuse(text, text, integer) IS
 'Aborts a parked key; a charge that was made is refunded by a compensation.';
 
--- Compares the dead letters of a subscriber with the messages that the receiver has. If the answer to an attempt was
--- lost, a message that has arrived may be a dead letter all the same. final_after: how long after an event's death the
--- message may still be added to the ledger. The payload names the message by "reference": put your own member there.
+-- Compares the dead letters of a subscriber with the receiver's ledger. A message may arrive while the answer to it is
+-- lost. Its event may then be a dead letter. final_after: for how long after an event's death its message may still be
+-- added to the ledger. The payload's member "reference" names the message: put the name of your own member there.
 CREATE FUNCTION reconcile_dead(in_topic text, in_subscriber text, final_after interval DEFAULT '3 days')
 RETURNS TABLE (finding text, event_id bigint, reference text, died_at timestamptz, to_do text)
 LANGUAGE sql STABLE AS $$

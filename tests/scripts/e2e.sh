@@ -80,7 +80,7 @@ run_e2e() {
         (
             trap - EXIT
             begin=$SECONDS status=ok
-            # Under cargo test, too, tests/ is the working directory of the end-to-end tests.
+            # cargo test runs the end-to-end tests in the directory tests/, so this script does the same.
             cd tests || exit
             case $file in /*) ;; *) file=../$file ;; esac
             RUST_TEST_THREADS=$(test_threads) PG_ONCE_PG_CONFIG=$config PG_ONCE_OLD_PG_CONFIG=$old \

@@ -55,7 +55,8 @@ if [ $# -gt 0 ]; then exit; fi
 check "Formatting (these files differ from what 'cargo fmt --all' makes of them)" format_check
 check "Shell scripts" shell_check
 check "The install and upgrade scripts" bash tests/scripts/pgspot.sh
-# Not `--all-targets`: it includes `--benches`, which checks programs without unit tests (`test = false`) a second time.
+# `--lib --bins --examples --tests` is `--all-targets` without `--benches`. With `--benches` cargo would check the
+# programs that have `test = false` a second time.
 check "Clippy: the client and the tests" clippy "${BOTH[@]}" --lib --bins --examples --tests
 check "Clippy: the extension (PostgreSQL $CHOSEN)" clippy_extension
 # With `--example quickstart` cargo adds the dev-dependencies. Then the dependencies have the same features as for

@@ -132,8 +132,8 @@ unpack_wheel() {
     mv "$copy.wheel" "$copy"
 }
 
-# Makes package lists of our own in directory $1. The further arguments are the lines of a sources.list. A call of apt
-# uses our lists if the variable APT_CONFIG is $1/conf. Nothing of the system changes.
+# Makes package lists of our own in directory $1. The further arguments are the lines of a sources.list. To use our
+# lists, call apt with APT_CONFIG=$1/conf. Nothing of the system changes.
 apt_aside() {
     local work=$1
     shift

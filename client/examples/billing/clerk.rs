@@ -29,8 +29,9 @@ impl Clerk {
     /// The invoice commits with the end of the action, or neither does.
     async fn invoice(&self, id: Uuid, tx: OpenTransaction) -> Result<Option<Json>, JobFailure> {
         let billing = tx.query_one(BILLING, &[&id]).await?;
-        // The office registers once for a key, which stays the same until a closing succeeds. The total must stay the
-        // same, too: a failed attempt may have registered it. If the total can change, store a copy and send the copy.
+        // The office registers once for a key, which stays the same until a closing succeeds. A failed attempt may have
+        // registered its total already, so the next attempt must send the same total. If the total can change, store it
+        // before the first attempt, and let each attempt send the stored total.
         let (made, total): (i32, &str) = (billing.try_get("invoices")?, billing.try_get("total")?);
         let number = self.register(&format!("{id}/{made}"), total).await?;
         tx.execute(INVOICE, &[&id, &number, &total]).await?;

@@ -63,7 +63,8 @@ impl Deliver for Undoer {
 }
 
 impl Undoer {
-    /// Whether the call can no longer arrive. If the answer is yes and a later lookup finds nothing, nothing was made.
+    /// Whether it is too late for the call to arrive. This is asked before the lookup. After a yes, the lookup finds
+    /// every call that was made.
     async fn is_settled(&self, event: &Event) -> Result<bool, Error> {
         let client = self.pool.get().await?;
         let late = ARRIVES_LATE.as_secs_f64();

@@ -18,7 +18,7 @@ use axum::routing::any;
 use pg_once::http::IDEMPOTENCY_KEY;
 use serde_json::{Value, json};
 
-/// The answer to a GET if the key has no effect. It is no 404: a 404 may come from a gateway, and proves nothing.
+/// The answer to a GET if the key has no effect. A 404 would be unclear: a gateway can send it, too.
 pub const NONE: &str = "null";
 
 /// What goes wrong with one request.

@@ -82,7 +82,7 @@ impl Bank {
                     Ended::NoAnswer(format!("the bank's answer broke off: {error}"), None)
                 }
             },
-            // 404 and 405 are no refusal: a gateway may send them although an earlier request has charged.
+            // 404 and 405 count as no answer. A gateway may send them, and an earlier request may have charged.
             status if is_final(status.as_u16()) && !matches!(status.as_u16(), 404 | 405) => {
                 Ended::Refused(status)
             }

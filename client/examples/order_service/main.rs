@@ -52,8 +52,8 @@ struct Args {
     /// If not, a retry first looks for a charge of an earlier attempt.
     #[arg(long, env = "ORDERS_BANK_DEDUPES", default_value_t = true, action = ArgAction::Set)]
     bank_dedupes: bool,
-    /// Whether the bank can be asked for the charges of a reference. If the bank neither dedupes nor
-    /// can be asked, an order is parked when it is not known whether the bank has charged.
+    /// Whether the bank can be asked for the charges of a reference. A bank that neither dedupes nor
+    /// can be asked never tells whether an unanswered request has charged. The order of such a request is parked.
     #[arg(long, env = "ORDERS_BANK_CAN_BE_ASKED", default_value_t = true, action = ArgAction::Set)]
     bank_can_be_asked: bool,
     /// The lease of a key, in milliseconds: how soon another process goes on after this one died.

@@ -28,8 +28,8 @@ const TABLE: &str = "CREATE TABLE orders (order_id text PRIMARY KEY, idempotency
 const INSERT: &str = "INSERT INTO orders (order_id, idempotency_key, customer, item, amount_cents, charge_id, \
     made_by) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
-/// How long after an unanswered request the bank may still book the charge. A lookup within this time may find no
-/// charge although one will be booked.
+/// How long after an unanswered request the bank may still book the charge. A lookup of an earlier
+/// charge first waits for this time.
 const BOOKS_LATE: Duration = Duration::from_secs(1);
 
 /// The body of a `POST /orders`.

@@ -4,8 +4,8 @@
 //! where `CREATE EXTENSION pg_once` was done. An object store sends at least one notice of each upload. A further
 //! notice has the same message id or a new one. The program runs these cases: two copies of a notice at once; a
 //! handler that fails; the same content again, and new content; a rendering service in trouble; a file that is no
-//! picture; a renderer killed with -9. It fails unless each change of content makes one job, and one rendition if
-//! the content is a picture. `upload.rs` and `render.rs` are the parts to read.
+//! picture; a renderer killed with -9. The program checks that each change of content makes one job, and that each
+//! new picture gets one rendition. `upload.rs` and `render.rs` are the parts to read.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "each story uses a part of it")]

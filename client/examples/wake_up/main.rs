@@ -156,7 +156,8 @@ impl Service {
         Ok(())
     }
 
-    /// No event is missed after the cut: on new connections, the listener wakes the worker and the bell sends a NOTIFY.
+    /// Both connections are cut, and an event is emitted at once. The event is delivered. After that both ends have new
+    /// connections, and a ring wakes the worker again.
     async fn both_ends_are_cut(&self) -> Result<()> {
         let client = self.story.pool.get().await?;
         let row = client.query_one(CUT, &[&self.story.name]).await?;

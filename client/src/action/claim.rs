@@ -103,8 +103,8 @@ impl MachineRow {
     ///
     /// # Errors
     /// `42704` if there is no such machine; `22023` for an unknown step; `42501` without the right to update
-    /// the table; `ON002` if a trigger or policy suppresses the update; `40001` for a lost race above READ COMMITTED,
-    /// or if DDL renamed the machine's table or changed a declared column while this call waited for the table's lock.
+    /// the table; `ON002` if a trigger or policy suppresses the update; `40001` for a lost race above READ COMMITTED.
+    /// The call waits for DDL on the table. If the DDL renamed it or changed a declared column, the call gets `40001`.
     pub async fn claim<E: Executor>(
         &self,
         exec: &E,

@@ -122,7 +122,7 @@ impl Action {
     /// Renews the lease from now, and returns whether the row's cancel flag is set. With `None`, the lease gets the
     /// length that the claim asked for; if the claim asked for none, it gets the step's length.
     ///
-    /// Call it first in each transaction that writes results: the results commit only if the lease is not lost.
+    /// Call it first in each transaction that writes results. If the lease is lost, it fails and nothing is committed.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -159,8 +159,8 @@ impl Action {
         })
     }
 
-    /// Ends an action that succeeded; `patch` sets other columns of the row. Call it in the action's last transaction,
-    /// before any write to items or wallets: after a write, it can deadlock with a refund, which locks the row first.
+    /// Ends an action that succeeded; `patch` sets other columns of the row. Call it first in the action's last
+    /// transaction, so that it locks the row first. A refund does the same, so the two cannot deadlock.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_action.rs"));
@@ -246,8 +246,8 @@ impl Action {
 }
 
 impl MachineRow {
-    /// Makes the row's lease expire now, or ends the delay after a failed revert. Until the next sweep reverts the row,
-    /// or the next claim takes it, the holder can still write. `false`: there was no live lease and no delay.
+    /// Makes the row's lease expire now. The holder can write until a sweep reverts the row or a claim takes it.
+    /// After a failed revert the next try is delayed. The call ends this delay. `false`: no live lease and no delay.
     ///
     /// # Errors
     /// `42704` if there is no such machine; `42501` without the right to operate.

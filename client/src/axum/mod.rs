@@ -60,12 +60,12 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 
 /// A layer that runs each POST and PATCH once for its [`IdempotencyKey`]; other methods pass through.
 ///
-/// A retry must repeat method, path, query and body. Put the layer outside of `nest`: inside, it gets the path without
-/// the prefix, and `/a/pay` equals `/b/pay`. The handler may extract the [`Lease`], and answers in one of two ways:
+/// A retry must repeat method, path, query and body. `nest` cuts a prefix off the path. Put the layer outside of
+/// `nest`, so that it gets the whole path. The handler may extract the [`Lease`], and answers in one of two ways:
 ///
 /// - **`Result<Done, Failure>`**, like the work of [`Runner::run`](crate::Runner::run). With
 ///   [`Done::Stored`](crate::Done::Stored) the handler has stored the answer in the transaction of its own writes.
-///   If the key is unfinished after a lost race, a lost connection or `ON006`, the handler runs again with a new lease.
+///   After a lost race, a lost connection or `ON006`, the layer claims an unfinished key and runs the handler again.
 /// - **Any response.** It is stored when the handler has returned. If the process dies before that, a retry runs the
 ///   handler again. A response with 401, 403, 408, 409, 425, 429 or 5xx is not stored; it releases the key. Cookies are
 ///   sent with the first answer only.

@@ -79,7 +79,7 @@ pub struct Refunded {
     pub amount_total: Amount,
     /// Whether some items are still undecided; if so, call again.
     pub remaining: bool,
-    /// The number for [`Cancel::confirm`]: 1 after the first refund, plus 1 for each later refund that marked items.
+    /// The number to pass to [`Cancel::confirm`]. It grows with each refund that marks items.
     pub pass: i64,
 }
 
@@ -99,7 +99,7 @@ pub struct CleanupItem {
 pub enum CancelFinish {
     /// This call made it.
     Cancelled,
-    /// An earlier call made it (its answer may be lost), or a statement set the status while the guard was off.
+    /// The row was cancelled already, by an earlier call or by an UPDATE while the guard was off.
     Done,
 }
 

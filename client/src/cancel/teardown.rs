@@ -116,7 +116,7 @@ impl<E: Autocommit> Teardown<'_, E> {
             let last = round == ROUNDS;
             if confirmed || last {
                 match self.finish().await {
-                    // An item was added after the refunds, or they left one undecided.
+                    // For example, an item was added after the refunds. The next round marks it.
                     Err(error) if error.kind() == Kind::TeardownIncomplete && !last => {}
                     end => return end,
                 }
@@ -149,7 +149,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // If ten earlier refunds marked nothing, this refund is the last. The next round tries the remaining items.
+            // Gives up after ten refunds that marked nothing. `run` tries the remaining items in its next round.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

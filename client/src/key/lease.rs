@@ -1,8 +1,8 @@
 //! Owns the lease: the right to work on a key, and every write that needs it.
 //!
-//! Invariant: each write presents the lease's token. Once another holder has the key, the write fails with `ON001`,
-//! which rolls back its transaction: so the caller's own writes in that transaction are fenced, too. Repeating a
-//! call in a later transaction fails with `ON006` if the call recorded the latest phase, a step's end or an answer.
+//! Invariant: each write presents the lease's token. Once another holder has the key, the write fails with `ON001`. The
+//! error rolls back the transaction, so the caller's own writes in it are fenced, too. Once a phase, a step's end or an
+//! answer is committed, a repeat of its call fails with `ON006`.
 
 use std::time::Duration;
 

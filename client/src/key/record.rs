@@ -98,7 +98,7 @@ impl Key {
         rows.first().map(KeyRecord::of_row).transpose()
     }
 
-    /// Decides on a parked attempt. After the commit, the same verdict fails with `ON006`, any other with `ON001`.
+    /// Decides on a parked attempt. After a committed verdict, the same verdict gets `ON006`, another verdict `ON001`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -115,7 +115,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// Those of [`get`](Key::get); `55006` if no attempt is parked; `ON001` if another one is, or the key is unknown.
+    /// Those of [`get`](Key::get); `55006` if it is not parked; `ON001` if it is unknown, or another attempt is parked.
     pub async fn resolve<E: Executor>(
         &self,
         exec: &E,

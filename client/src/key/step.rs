@@ -53,8 +53,8 @@ pub struct StepEnd {
 impl Lease {
     /// Records that a foreign call begins. Commit this record before you make the call.
     ///
-    /// Until [`Lease::step_done`] or [`Lease::rotate`], each `step` with the same token gives the same answer, even
-    /// after the foreign call was made. So before an attempt repeats this call, ask the other side if it has acted.
+    /// Until [`Lease::step_done`] or [`Lease::rotate`], each `step` of one attempt gets the same answer, even after the
+    /// foreign call. So ask the other side whether it has acted before this attempt makes the call again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

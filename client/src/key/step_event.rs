@@ -1,7 +1,7 @@
 //! Owns the events of a step. They are emitted when the step's key is completed or aborted.
 //!
-//! Invariant: the event contains the payload byte for byte. The only check is that the payload is one JSON value: the
-//! text `1, "topic": "another"`, which is not one value, would add a second member `topic` to the event.
+//! Invariant: the event contains the payload byte for byte. `to_json` checks only that the payload is one JSON value.
+//! Without this check the text `1, "topic": "another"` would add a second member `topic` to the event.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

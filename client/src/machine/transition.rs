@@ -79,7 +79,7 @@ impl Transition {
     setters! {
         /// Other columns of the row to set in the same UPDATE: a JSON object.
         patch: Json,
-        /// Also allows a step's move if the step gives this requester a `successful_state` but no `claim_state`.
+        /// The steps that this requester makes without a claim count as declared moves, too.
         requester: impl Into<String>,
         /// Moves the row only if it is at this version.
         version: i64,

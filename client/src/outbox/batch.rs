@@ -249,8 +249,8 @@ impl Batch {
     /// call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of the named events with this token; for `None`, if an ack has
-    /// ended the batch. `ON001` if the lease is lost, or the batch does not hold one of the events (any more).
+    /// `ON006` if an earlier transaction has acked one of the named events with this token. With `None`, `ON006` if an
+    /// ack has ended the batch. `ON001` if the lease is lost, or one of the events is not in the batch.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,

@@ -29,7 +29,7 @@ options! {
     TopicOptions {
         /// How long after an emit its `dedupe_key` prevents another emit.
         dedupe_for: Duration,
-        /// How many batches of a subscriber can hold events with order keys. Change it only while no event is pending.
+        /// How many batches with order keys a subscriber can lease at once. Change it while no event is pending.
         lanes: i32,
         /// Only this role's members may use the topic.
         owner: &str,

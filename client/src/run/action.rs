@@ -1,7 +1,7 @@
 //! Runs one action: the claim, the work in the transaction that finishes the action, and the release.
 //!
-//! Invariant: the work's writes commit at most once. Their transaction also finishes the action under its lease
-//! (without a claim state: moves the row). If the runner is dropped, the lease expires and a sweep reverts the row.
+//! Invariant: the work's writes commit at most once. Their transaction also finishes the action under its lease.
+//! Without a claim state it moves the row. If the runner is dropped, the lease expires and a sweep reverts the row.
 
 use std::future::Future;
 use std::time::Duration;
@@ -44,8 +44,8 @@ pub enum Acted {
     },
     /// The row's cancel flag is set, and no write of the work was committed: tear the row down.
     Cancelling,
-    /// The row's status or version does not fit, or no step has this requester, or (with [`to`](ActionRunner::to))
-    /// the move's `when` is not true.
+    /// The row's status or version does not fit, or the step lacks this requester. Or [`to`](ActionRunner::to) named a
+    /// status, and the `when` of the move to it is not true.
     Refused {
         /// The status that the row has.
         status: Option<String>,
@@ -119,9 +119,9 @@ impl ActionRunner {
     /// - For a requester without a claim state there is no lease: the work gets `None`, and its transaction moves
     ///   the row [`to`](Self::to) the given status.
     ///
-    /// The transaction locks the row in its last statement, after the work's writes. So it may deadlock with a
-    /// transaction of yours that writes the row first and then rows that the work writes, too. To prevent this
-    /// deadlock, lock the row at the start of the work with `FOR NO KEY UPDATE`.
+    /// The work's writes lock their rows first, and the finish locks this row last. Another transaction of yours may
+    /// lock the same rows in the other order. Then the two may deadlock. To prevent that, lock this row at the start of
+    /// the work with `FOR NO KEY UPDATE`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

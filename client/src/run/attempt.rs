@@ -115,7 +115,7 @@ impl<E: Autocommit> Attempt<'_, E> {
     /// Releases the key after a call of the work failed. The work's writes since the last recovery point may or may not
     /// be committed.
     async fn settle_error(&self, error: Error) -> Result<End, Error> {
-        // Even after `LeaseLost`: the lost lease may be another one. The release gets ON006 if the key is finished.
+        // The error may be about another lease, so the key is always released. On a finished key this gets ON006.
         let written = self.release(&error.to_string(), self.deferred).await;
         let ended = match error.is_retryable() || error.kind() == Kind::AlreadyDone {
             true => End::Again(error),

@@ -279,7 +279,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// Reads the stored answer after the attempt's last call was refused, because an earlier call had finished the key.
+    /// Reads the stored answer. An earlier call of the attempt has finished the key, so its last call got ON006.
     async fn read_stored(&self) -> Result<Outcome, Error> {
         match self.claim().await?.1 {
             Claim::Replayed(answer) => Ok(Outcome::Ran(answer)),

@@ -1,7 +1,7 @@
 //! Owns the test mode, and the transactions that are opened for the caller's writes.
 //!
 //! Invariant: a transaction is committed by its runner, or by `commit`, or rolled back when its last clone is dropped.
-//! If this drop comes before the answer to a call of this crate, a pool's connection is closed, not put back.
+//! If a statement of this crate on the transaction has no answer yet, the drop closes the pooled connection.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -17,9 +17,9 @@ use crate::{Args, Autocommit, Error, Executor, Row};
 /// An executor that runs any runner inside a test's transaction, which the test rolls back at its end.
 ///
 /// The caller's code writes through the same transaction. Other sessions see none of the writes, so this is for tests
-/// only. A runner opens savepoints instead of transactions; a server error outside them aborts the transaction. A keyed
-/// request and a teardown take any connection or transaction. The other runners need a connection in an `Arc`, on which
-/// the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`. An outbox worker then delivers event by event.
+/// only. A runner opens savepoints instead of transactions; a server error outside them aborts the transaction. Keyed
+/// requests and teardowns run on any connection or transaction. The other runners need a connection in an `Arc`, on
+/// which the test has sent `BEGIN`: `TestMode(Arc::clone(&client))`. An outbox worker then delivers event by event.
 #[derive(Clone, Copy, Debug)]
 pub struct TestMode<E>(pub E);
 
@@ -72,7 +72,7 @@ impl Begin for TestMode<Arc<Client>> {
 #[derive(Clone, Debug)]
 pub struct OpenTransaction {
     client: Arc<Client>,
-    /// Declared after `client`, so dropped after it: when `Open` is dropped, no clone holds the connection any more.
+    /// Declared after `client`, so dropped after it. `Open` then has the transaction's last `Arc` of the connection.
     open: Arc<Open>,
 }
 

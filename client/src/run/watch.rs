@@ -1,5 +1,5 @@
-//! Owns the state of a running action: the time at which the last answered call (claim or extension) was sent, and
-//! whether the row is being cancelled.
+//! Owns the state of a running action: the time at which the last successful claim or extension of the lease was sent,
+//! and whether the row is being cancelled.
 //!
 //! Invariant: `cancelling` is never reset, since nothing clears a cancel flag.
 
@@ -47,7 +47,7 @@ impl<'a, P: Begin> Watch<'a, P> {
         self.cancelling.load(Ordering::Relaxed)
     }
 
-    /// The time since the last answered call (claim or extension) was sent.
+    /// The time since the last successful claim or extension of the lease was sent.
     pub(super) fn silence(&self) -> Duration {
         self.heard
             .lock()
@@ -141,7 +141,7 @@ impl<'a, P: Begin> Watch<'a, P> {
             (Ok(true), None) => Ok(Some(reason)),
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
-            // The job's error may name another lease. This lease counts as lost because its release failed: it expires.
+            // The job's error names this lease or another one. This lease expires in both cases, as its release failed.
             (Err(_), Some(error)) if error.kind() == Kind::LeaseLost => Ok(None),
             (Err(refusal), Some(error)) => {
                 tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");

@@ -117,7 +117,9 @@ impl ActionClaim<'_> {
                 _ => {}
             }
         }
-        // Lock order: table, machine. The other order can deadlock: after ALTER TABLE, machine_define waits for claims.
+        // Lock order: the table, then the machine. A transaction may hold the table's lock after ALTER TABLE, and then
+        // wait in machine_define for the claims that share the machine's lock. If such a claim waited for the table,
+        // both would wait for each other.
         let table = &self.machine.shape.table;
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
         // machine_define waits for the end of this transaction and then sees the new lease.

@@ -110,7 +110,8 @@ fn stayed(fenced: &FencedAction, lease: &Lease, seen: Option<RowSeen>) -> Error 
     }
 }
 
-/// Records the end of an action. In a finished step's outbox event, `from` is the status in which the step began.
+/// Records the move that ends an action. A finished step also emits its event. In this event, the member "from" is the
+/// status in which the step began.
 fn after(
     fenced: &FencedAction,
     lease: &Lease,

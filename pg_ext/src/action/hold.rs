@@ -1,6 +1,8 @@
 //! `action_extend` is a heartbeat: it checks the token, updates the lease and reports a cancellation. The update can be
-//! HOT unless it moves look_at to an earlier time. The row is read without a lock. `action_expire` makes a lease
-//! expire now. If a sweep could not revert the row and delays its next try, `action_expire` ends this delay.
+//! HOT unless it moves look_at to an earlier time. The row is read without a lock.
+//!
+//! `action_expire` makes a lease expire now. When a sweep has failed to revert a row, the next try waits until look_at.
+//! `action_expire` ends this wait, too.
 
 use super::fence::FencedAction;
 use super::lease::{Lease, LeaseCol, LeaseState};

@@ -1,5 +1,6 @@
-//! `action_adopt` stores an overdue lease for orphaned rows in a claim state, so that the next sweep reverts the rows.
-//! For rows that were flagged by hand it begins a teardown. It works with the caller's rights.
+//! `action_adopt` finds the rows in a claim state that have no lease, and stores an overdue lease for each. The next
+//! sweep then reverts the rows. For rows that were flagged by hand `action_adopt` begins a teardown. It works with the
+//! caller's rights.
 
 use super::request;
 use crate::action::lease::{Lease, LeaseCol, TABLE};

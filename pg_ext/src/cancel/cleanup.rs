@@ -48,7 +48,8 @@ pub fn cancel_items(call: &Call) -> Result<Datum> {
     let mut args = vec![Some(torn.id.value), Some(Datum::from(i64::from(max)))];
     args.extend(after.map(|id| Some(id.value)));
     let rows = Rows::begin(call);
-    // Reads the latest snapshot: an older one can lack items, and cancel_confirm would record these as deleted, too.
+    // Reads the latest snapshot, because an older one can lack items. The caller deletes the artifacts of the listed
+    // items, and then cancel_confirm records that all are deleted. The artifact of a missing item would stay.
     for row in plan.query_latest(&args)? {
         rows.push(&[column(&row, 0), column(&row, 1)]);
     }

@@ -69,7 +69,8 @@ const REFUND: &str = "
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// Values of `{limit}`, `{from_due}`, `{which}`. SOME compares key and subject: inheriting tables may have equal keys.
+/// The values of `{limit}`, `{from_due}` and `{which}`. SOME marks the items whose keys are in the CTE `due`. A table
+/// that inherits may have another row's item with the same key, so SOME compares the subject, too.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),
@@ -185,7 +186,8 @@ struct MarkedAndCredited {
 fn mark_and_credit(torn: &TornRow, items: &Items, max: Option<i32>) -> Result<MarkedAndCredited> {
     let machine = &torn.machine;
     let types = [machine.id_type(), pg_sys::INT8OID];
-    // Locks the partitions, too: else the statement would lock a partition to read it, and upgrade this lock to write.
+    // Locks the partitions, too. The statement reads a partition before it updates the partition. By itself it would
+    // take a weak lock first and upgrade this lock later, which can deadlock with another session's upgrade.
     for table in [&items.shape.items, &items.shape.wallet] {
         table.lock_with_all_below(pg_sys::RowExclusiveLock);
     }

@@ -152,7 +152,8 @@ impl Findings {
         Ok(())
     }
 
-    /// Reports a machine with `cancel` and without a claim state, because a cancel would not wait for a row's worker.
+    /// Reports a machine that has `cancel` and no claim state. A teardown waits while a worker has the row in a claim
+    /// state. In this machine a teardown begins at once, even if a worker has the row.
     fn running(&mut self, definition: &Definition) {
         if definition.cancel.is_none() || definition.claim_states().next().is_some() {
             return;

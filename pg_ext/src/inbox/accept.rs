@@ -70,8 +70,8 @@ fn not_accepted(message: &Entry) -> Error {
         .hint("Call inbox_accept first, in the same transaction.")
 }
 
-/// The error of a verdict for a message that another transaction has accepted. This verdict comes too late: duplicates
-/// may have been answered without a verdict since that transaction committed.
+/// The error of a verdict for a message that another transaction has accepted. Since that transaction committed,
+/// duplicates may have been answered without a verdict. So this verdict comes too late.
 fn not_ours(message: &Entry) -> Error {
     let lost = format!("{} was accepted by another transaction", message.named());
     Error::new(Kind::LeaseLost, lost)

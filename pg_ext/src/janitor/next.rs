@@ -1,8 +1,9 @@
 //! The time at which the next pass over this database can have something to do, unless somebody writes earlier.
 //!
 //! The answer is the earliest time at which a row may be due, read from the index that the task's sweep reads. It may
-//! be in the past, because rows that the last sweep found locked are included. Not included are outbox_retire,
-//! orphaned teardowns, and stored moves of machines that keep no history now: these can wait for the longest pause.
+//! be in the past, because rows that the last sweep found locked are included. Three kinds of work can wait for the
+//! longest pause, and are left out. These are the task outbox_retire, the closing of orphaned teardowns, and the
+//! deletion of the moves of machines that have no `history` now.
 
 use crate::clock;
 use crate::error::Result;

@@ -12,13 +12,15 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 // $1 now, $2 the bound, $3 the earliest due time (not dead_reap), $4 (for keys) the default of gone_for in
 // microseconds. Each answers how many rows it processed, whether it reached the bound, and (not dead_reap) the latest
-// due time. A key that changed after the snapshot is skipped (the subquery on v): the DELETE would miss its new steps.
+// due time. The subquery on v skips a key that changed after the statement's snapshot. Such a key may have new steps,
+// which the DELETE would not see.
 
 // Deletes due keys with their steps. The CTE "later" sets the next reap_at of the other keys. For a finished key it is
 // the end of gone_for, but at most a day from now. If the key expired n > 1 days ago, the limit is n days from now. So
-// a lowered gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key the next reap_at is
-// a ttl from now, at least ten minutes. A running key moves into the lane PENDING: key_abandon may have missed it when
-// a clock stepped back. The keys of the CTE "later" count towards the bound, not as processed.
+// from one read to the next, the time since the expiry about doubles. A lowered gone_for frees space soon, and a long
+// gone_for costs few writes. For an unfinished key the next reap_at is a ttl from now, at least ten minutes. A running
+// key moves into the lane PENDING, because key_abandon may have missed it when a clock stepped back. The keys of the
+// CTE "later" count towards the bound, but not as processed.
 const KEY_REAP: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,

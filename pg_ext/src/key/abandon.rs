@@ -37,7 +37,8 @@ const MOST_READS: usize = 1_000_000;
 const IDLE_US: i64 = 30_000_000;
 
 // $1: once.key. Answers the mark, the oldest mark of the ended transactions, and their names. PREPARE TRANSACTION gives
-// a new name; the old one counts as ended. Nothing links the two, so the new name gets the oldest mark of the ended.
+// an open transaction a new name, and its old name then counts as ended. Nothing shows which old name belongs to the
+// new one. So the new name of a prepared transaction gets the oldest mark of the ended transactions.
 const BEGIN: &CStr = c"
     WITH open AS MATERIALIZED (
         SELECT l.virtualtransaction AS name, pg_catalog.bool_or(l.pid IS NULL) AS is_prepared

@@ -182,7 +182,8 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // Limited, because key_reap reads no key before its reap_at: it would notice a lowered gone_for too late.
+        // key_reap reads the key only from reap_at on, and notices then that the scope's gone_for was lowered. The
+        // limit keeps reap_at early enough for that.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(
             Col::ReapAt,

@@ -130,8 +130,9 @@ impl<'a> FencedKey<'a> {
         Ok(FencedKey { named, token })
     }
 
-    /// Calls `decide` with the row if the key is running with this token. If this token is the key's latest, but the
-    /// attempt has ended, calls `repeated`, which may answer a repeated call. Without an answer, raises ON001 or ON006.
+    /// Calls `decide` with the row while the attempt with this token is running. After the attempt has ended, calls
+    /// `repeated` until another attempt begins. If `repeated` answers a repeated call, returns its answer. All other
+    /// calls raise ON001 or ON006.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&KeyRow) -> Option<T>,

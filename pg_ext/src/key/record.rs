@@ -15,8 +15,9 @@ const COLUMNS: usize = 29;
 /// The longest recovery point, in characters.
 pub const POINT_MAX: usize = 100;
 
-/// Lane of finished keys, and of keys in their first lease. look_at is the end of that lease as the claim set it, or an
-/// earlier end that a later call set. A key that finishes in the lane PENDING moves here with its finished_at.
+/// Lane of finished keys, and of keys in their first lease. The claim sets look_at to the end of this lease. A later
+/// call can only make look_at earlier. A key that finishes in the lane PENDING moves here, and its look_at becomes its
+/// finished_at.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that a sweep has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.
@@ -29,7 +30,7 @@ pub const WHOLE: u8 = b'0';
 /// empties the row, or deletes it if gone_for is over, too.
 const TO_EMPTY: u8 = b'1';
 /// The bytes that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page, so its
-/// update is rarely HOT anyway, and a change of the indexed reap_at costs little.
+/// update is rarely HOT. A change of the indexed reap_at in this update then costs little more.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.
@@ -188,8 +189,9 @@ impl KeyRow {
         }
     }
 
-    /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. fence.rs stores this value
-    /// with each write. Otherwise an old `Now` would read as `Now` again once this transaction had written the row.
+    /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. After a write the row
+    /// is this transaction's own, and a `Now` in it reads as `Now`. So fence.rs stores the value as of now with each
+    /// write.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,

@@ -61,8 +61,8 @@ impl StepRow {
         row
     }
 
-    /// The step's latest row, at any isolation level. A transaction's older snapshot may lack this row. Often the
-    /// server then raises no serialization error, because most step calls lock the key's row and do not change it.
+    /// The step's latest row, at any isolation level. Above READ COMMITTED, the transaction's snapshot may lack this
+    /// row. Most step calls only lock the key's row, so often no serialization error reports the old snapshot.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [

@@ -131,7 +131,8 @@ impl Direct {
         let Some((values, version)) = ground.written(&table, &slot, row) else {
             return Ok(None);
         };
-        // No direct move waits for a guarded row: the machine may change meanwhile, so the guard must check the move.
+        // If another session has locked a guarded row, the statement of `transition` waits for the row. The machine may
+        // be redefined during this wait. The statement fires the guard, which checks the move by the new definition.
         if ground.guarded && table.lock(slot.tid(), &snapshot, Wait::No)? != WriteOutcome::Done {
             return Ok(None);
         }

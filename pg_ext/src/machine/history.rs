@@ -18,7 +18,8 @@ use std::ffi::CStr;
 const MOST_MOVES: i32 = 100_000;
 
 // REAP deletes up to $1 moves, DUE counts up to $1 of each machine. $2: machines with `history`; $3: their `history` in
-// microseconds; $4: now. Without `history` all moves are due. The recursion finds machines one by one in the index.
+// microseconds; $4: now. All moves of a machine without `history` are due. The recursion finds machines one by one in
+// the index.
 const DUE: &CStr = c"
     WITH RECURSIVE machines (machine) AS (
         (SELECT m.machine FROM once.machine_move m ORDER BY m.machine LIMIT 1)

@@ -13,8 +13,9 @@ pub struct Move<'a> {
     pub emit: Option<&'a str>,
 }
 
-/// Every declared move to `to`: transitions, and steps in which the requester has no claim state. `Requester::Any` (the
-/// guard uses it for a plain UPDATE): a step is included if at least one requester makes this move without a claim.
+/// Every declared move to `to`: transitions, and steps in which the requester has no claim state. The guard does not
+/// know the requester of a plain UPDATE, and passes `Requester::Any`. Then a step is included if at least one requester
+/// makes this move without a claim.
 pub fn moves_to<'a>(
     definition: &'a Definition,
     to: &'a str,

@@ -21,7 +21,7 @@ pub enum Doing {
     Move(String, String),
     /// The cancel flag is set.
     Flag,
-    /// In items of these rows, the marker column changes from the value `undecided` to the value `marked`.
+    /// In items of these rows, the marker column changes from NULL or the value `undecided` to the value `marked`.
     Refund,
 }
 

@@ -25,8 +25,9 @@ pub struct Valid {
     pub owner: Option<Datum>,
 }
 
-/// Checks a definition; `faults` has the faults found while reading it. 42501 unless the caller owns the table and is a
-/// member of the role that owns the machine, and of each role that owns one of its topics.
+/// Checks a definition; `faults` has the faults found while reading it. The caller must own the table. The caller must
+/// also be a member of the role that owns the machine, and of the roles that own its topics. Raises 42501 for any other
+/// caller.
 pub fn validate(mut definition: Definition, faults: Faults) -> Result<Valid> {
     let owner = owner(&definition, &faults)?;
     let named = |path, name: &str| DefinedTable::named(path, name, &faults);

@@ -1,8 +1,8 @@
 //! The backlog of each subscriber: the age of its oldest event that is not acked, and the number of such events.
 //!
-//! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. All are
-//! stored in the tables of events. So one probe of each of these tables shows that a topic without stored events has no
-//! backlog. The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a
+//! Such events are in the log after a lane's cursor, in batches that still hold events, and in once.retry. Each of them
+//! has a row in a table of events. A topic that has no rows in these tables has no backlog, and costs one probe of each
+//! table. The lag leaves out an event that has not failed and is not due yet (delayed, or released). The age of a
 //! delayed or redriven event counts from its first failure. Before a failure, the age counts from the take if the event
 //! is in a batch, and from the due time if it is not. Dead events are counted separately (dead.rs).
 
@@ -69,7 +69,7 @@ pub fn outbox(sheet: &Sheet) -> Result<()> {
         "pg_once_outbox_complete",
         &[],
         f64::from(u8::from(is_complete)),
-        "1: the call read every backlog. 0: it stopped at a limit, so numbers of a subscriber are lower bounds. The limits: the rows of once.retry that one call reads, and 1000 delayed or redriven events that are due, taken or failed.",
+        "1: the call read every backlog. 0: for some subscriber the call stopped at a limit, and this subscriber's numbers are lower bounds. One limit is for rows of once.retry. The other is 1000 delayed or redriven events that are due, taken or failed.",
     )
 }
 
@@ -177,8 +177,9 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry in the order of their event ids, that is, of emission. Looks up how long rows have
-    /// waited, until a row has waited since the emission of its event: no later row can have waited longer.
+    /// Counts the rows of once.retry in the order of their event ids, which is the order of emission. Looks up since
+    /// when each row waits. Stops looking up after a row that waits since the emission of its event, because the events
+    /// of all later rows were emitted later.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;
@@ -261,7 +262,7 @@ impl BacklogLook {
             "outbox_lag_seconds",
             &labels,
             self.lag_us(backlog).unwrap_or(0) as f64 / 1e6,
-            "Age of the oldest event that the subscriber has not acked; 0: none. The age of a delayed or redriven event starts at its first failure. If it has not failed, the age starts at its take while it is in a batch, and when it is due otherwise. A dead event does not count.",
+            "Age of the oldest event that the subscriber has not acked; 0: none. The age of a delayed or redriven event starts at its first failure. Before a failure the age starts when the event is due, or at the take once the event is in a batch. A dead event does not count.",
         )?;
         sheet.put(
             "outbox_depth",

@@ -8,8 +8,8 @@ use crate::spi::{self, Kept, float, text};
 use pgrx::pg_sys::{Datum, INT8OID, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-/// Limits: a call reads the newest FAILURES failures of all subscribers together, and the newest RECEIPTS receipts of
-/// each subscriber that has one of these failures.
+/// A call reads at most the newest FAILURES failures of all subscribers together. A subscriber with such a failure is
+/// failing. Of each failing subscriber, a call reads at most the newest RECEIPTS receipts.
 const FAILURES: i64 = 4_000;
 const RECEIPTS: i64 = 300;
 
@@ -64,7 +64,7 @@ pub fn failures(sheet: &Sheet) -> Result<()> {
             "side_effect_failure_rate",
             &[("topic", &*topic), ("subscriber", &*subscriber), ("kind", &*kind)],
             float(&row, 3),
-            "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. It covers a shorter time if the five minutes have 4000 failures (of all subscribers) or more, or 300 receipts of this subscriber or more.",
+            "Share of the attempts at the subscriber's events that failed with this kind in the last five minutes; 0 without attempts. A call reads at most the newest 4000 failures of all subscribers, and the newest 300 receipts of each subscriber with failures. If it reaches a limit, the share may cover a shorter time.",
         )?;
     }
     Ok(())

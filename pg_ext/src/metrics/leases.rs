@@ -84,7 +84,8 @@ impl KeyLeases {
         let table = Table::to_read(record::TABLE)?;
         let snapshot = Snapshot::now();
         let mut scopes: Vec<Vec<u8>> = Vec::new();
-        // Reads one index entry for each scope, even an entry of a deleted key: skipping such entries could take long.
+        // Reads the first index entry of each scope. That entry may belong to a deleted key. It is not skipped, because
+        // a scope may have very many such entries.
         loop {
             let last = scopes.last().map_or(&b""[..], Vec::as_slice);
             let range = ScanKey::text_above(1, row::text(last));

@@ -96,7 +96,8 @@ pub fn metrics(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// Only shared memory has the counts, because a replayed claim writes nothing. Without the counts there are no rows.
+/// A replayed claim writes to no table, so the claims are counted in shared memory. Without
+/// shared_preload_libraries nothing is counted, and this part adds no rows.
 fn claims(sheet: &Sheet) -> Result<()> {
     let Some((totals, lately)) = counters::claims() else {
         return Ok(());

@@ -47,7 +47,7 @@ fn of_task(sheet: &Sheet, of: [&str; 2], counts: [f64; 3]) -> Result<()> {
         "pg_once_sweep_done_total",
         &labels,
         done,
-        "Rows that the sweeps of this task have handled; action_release has a row for each machine.",
+        "Rows that the sweeps of this task have handled. action_release counts them by machine.",
     )?;
     sheet.put(
         "pg_once_sweep_failed_total",

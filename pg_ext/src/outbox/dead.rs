@@ -205,7 +205,8 @@ fn redrive(sub: &Subscriber, found: &[spi::Row]) -> Result<i32> {
     if found.is_empty() {
         return Ok(0);
     }
-    // Gets a transaction id, then an event id, as an emit does: otherwise takes might not look for events (quiet.rs).
+    // As an emit does, gets a transaction id, then an event id. The new event id makes the takes of all backends look
+    // through their lanes again (quiet.rs).
     table::own_xid();
     Sequence::next(c"event_id")?;
     let ids: Vec<i64> = found.iter().map(|r| number(r, 0)).collect();

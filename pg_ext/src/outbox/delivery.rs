@@ -1,5 +1,6 @@
-//! once.delivery: failed attempts. `outbox_deliveries` and metrics read them. They are deleted with the batch in which
-//! the event was acked (retire/tidy.rs), with its dead letter (discarded or expired), or with the subscriber.
+//! once.delivery: failed attempts. `outbox_deliveries` and metrics read them. If the event is acked at last, its failed
+//! attempts are deleted with the batch of that ack (retire/tidy.rs). If the event becomes a dead letter, they are
+//! deleted when the dead letter is discarded or expires. subscriber_drop deletes those of its subscriber.
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;

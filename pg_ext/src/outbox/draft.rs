@@ -1,7 +1,7 @@
 //! The batch that a take builds: the token, and the rows that the caller gets.
 //!
-//! A take chooses and locks a token only when it has a row for once.batch to write. So a take that finds nothing locks
-//! no token. The rows that the caller gets are in the order of event ids, whatever lanes they came from.
+//! A take first looks for events. Before it writes its first row of once.batch, it chooses a token and locks it. So a
+//! take that finds nothing locks no token. The caller gets the rows of all lanes in the order of event ids.
 
 use super::batch::Batch;
 use super::event::{Col, Event};
@@ -28,7 +28,7 @@ pub struct Draft<'a> {
     rows: Vec<(i64, [Option<Datum>; 8])>,
     /// Whether the only event is a suspect: then the draft accepts no other event.
     pub alone: bool,
-    /// Whether once.retry may have rows of the subscriber: old rows, or rows that this take made from expired batches.
+    /// Whether once.retry may have rows of the subscriber. True also after this take has put back an expired batch.
     pub retries: bool,
     /// Whether an earlier batch still held events when this take found it.
     pub is_active: bool,

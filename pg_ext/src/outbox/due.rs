@@ -43,8 +43,9 @@ pub fn retire() -> Result<DueWork> {
     stored(Some(current))
 }
 
-/// Counts the segments that hold events, except segment `but`. If outbox_retire has never run, the current segment has
-/// the whole log; with None it is counted, too. A segment is due since the time of its first event.
+/// Counts the segments that hold events, except segment `but`. A segment is due since the time of its first event.
+/// While outbox_retire has never run, the current segment has the whole log. Then the caller passes None, and the
+/// current segment is counted, too.
 pub fn stored(but: Option<usize>) -> Result<DueWork> {
     let mut due = DueWork::default();
     let snapshot = Snapshot::latest();

@@ -4,9 +4,11 @@
 //! transaction id, and gets an event id. Because the lock comes first, the segment is not truncated and the topic's
 //! lanes do not change until this transaction has ended. seen.rs relies on the order of the two ids.
 //!
-//! The check may use an outdated row of once.segment, but only if the emitter locked the old segment before the
-//! invalidation was sent. The sweep task outbox_retire, which opens segments, sends the invalidation, then releases the
-//! lock that its next run needs. So that run, which may drain the old segment, sees the emitter's lock.
+//! The check reads a cached row of once.segment. The sweep task outbox_retire opens a new segment in place of an old
+//! one. At its commit it first sends an invalidation of the cached row, and then releases the task's lock. An emitter
+//! that locks the old segment after the invalidation sees the new row. An emitter that has locked it earlier may see
+//! the old row, and writes to the old segment. The old segment is drained by a later run of the task. That run begins
+//! after the task's lock was released, so it sees the emitter's lock.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;

@@ -19,7 +19,8 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// For each lane, a take makes at most this many events wait in once.retry, and puts back about this many events.
+/// In each lane, a take puts at most this many fresh events behind earlier events in once.retry. From expired batches
+/// it puts events back until it has put back this many.
 const MOST_BEHIND: usize = 10_000;
 
 pub struct LockedLane<'a> {
@@ -123,7 +124,7 @@ impl<'a> LockedLane<'a> {
         Ok((!taken).then_some((open, !over.is_empty())))
     }
 
-    /// Whether the batch still holds events of this lane, not only events of other lanes.
+    /// Whether this open batch, which may have several lanes, still holds events of this lane.
     fn is_held_in(&self, batch: &Batch) -> Result<bool> {
         let lanes = batch.lanes();
         let mine = |id: &i64| lanes.get(id) == Some(&self.lane);

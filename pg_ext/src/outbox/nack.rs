@@ -1,9 +1,11 @@
 //! `outbox_nack`: marks events of a batch as failed, or releases them.
 //!
-//! If the named events failed, an attempt is counted for each named event without order_key, and for the earliest named
-//! event of each order_key. The later events of these order_keys in the batch, named or not, leave the batch too, but
-//! no attempt is counted for them. The receipt stores the rows of the answer. The same call again in this transaction
-//! returns these rows; a later transaction gets ON006, with `attempt` and `dead` of each nacked event in the DETAIL.
+//! With the kind `released` no attempt is counted. With any other kind one attempt is counted for each named event
+//! without order_key. Of the named events with the same order_key, only the earliest gets a counted attempt. The later
+//! events of this order_key in the batch leave the batch with it, named or not.
+//!
+//! The receipt stores the rows of the answer. If the same transaction repeats the call, it gets these rows. If a later
+//! transaction repeats it, ON006 is raised. Its DETAIL has `attempt` and `dead` of each nacked event.
 
 use super::batch::{self, Batch};
 use super::leave::{self, Fate, HeldEvent, Leaving, Reason};

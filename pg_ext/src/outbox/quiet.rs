@@ -1,10 +1,12 @@
 //! Remembers takes that found nothing, so that the next take need not look through all lanes again.
 //!
-//! Invariant: a take is skipped only if it would find nothing. This holds if an earlier take of this backend found no
-//! new event, no open batch and no due row of once.retry in any lane, and no transaction has added events since. Events
-//! that the earlier take did not see belong to one of two kinds of transactions:
-//! - A transaction that had its id before the earlier take began. If it has ended since, `unended` is different now.
-//! - A transaction that got its id later. Its emit has advanced the sequence of event ids since.
+//! Invariant: a take is skipped only if it would find nothing. A memory belongs to an earlier take of this backend.
+//! That take looked through all lanes. It found no new event, no open batch and no due row of once.retry. An event that
+//! has become visible since comes from one of two kinds of transactions:
+//! - A transaction that had its id when the earlier take began. It was open then. Its end changes `unended`.
+//! - A transaction that got its id later. Its emit advances the sequence of event ids (`top`).
+//!
+//! A take is skipped only while `unended` and `top` are unchanged.
 //!
 //! A redrive takes an event id, too, to advance the sequence. A row of once.retry outside a batch becomes due at a
 //! known time (`next_due`). While a batch is open, a take of this backend stores no memory. DROP and CREATE EXTENSION
@@ -22,7 +24,8 @@ use std::collections::HashMap;
 
 /// The longest time for which a memory is used, in microseconds.
 const LONGEST_US: i64 = 1_000_000;
-/// Limit: assigned transaction ids above that of the newest transaction that has ended. With more, nothing is stored.
+/// The largest distance from a snapshot's `xmax` to the next transaction id. If the distance is larger, the list
+/// `unended` would be long. Then no memory is stored.
 const MOST_UNENDED: i64 = 1_000;
 
 thread_local! {

@@ -1,9 +1,11 @@
 //! A snapshot as it is stored. An event's transaction id and event id determine whether the snapshot saw the event.
 //!
 //! Invariant of a [`Seen`] made by [`Seen::now`]: transaction ids from `next` on were assigned after `high` was read.
-//! So the events of these transactions have ids above `high`. Events that the snapshot sees have ids up to `top`. The
-//! transactions from `xmax` to `next` (excluded) and those in `running` had not ended when the snapshot was taken. Once
-//! such a transaction has ended, a take finds its events by transaction id ("late").
+//! So the events of these transactions have ids above `high`. Events that the snapshot sees have ids up to `top`.
+//!
+//! Some transactions with an id had not ended when the snapshot was taken. They are the transactions in `running`, and
+//! all from `xmax` to the one before `next`. After such a transaction has ended, a take finds its events by transaction
+//! id ("late").
 
 use crate::call;
 use crate::error::{Error, Result};
@@ -44,7 +46,7 @@ impl Seen {
         }
     }
 
-    /// After the last event of an older series: all transactions of that series have ended, so every event is seen.
+    /// Sees every event of an older series, because all transactions of that series have ended.
     pub fn everything() -> Seen {
         Seen {
             xmax: LAST,

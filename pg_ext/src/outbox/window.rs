@@ -85,7 +85,7 @@ impl Window {
     }
 
     /// Calls `each` for the events that are not handed out yet, in order, until `each` answers false or the log ends.
-    /// Returns the window where it stopped. `each` got that window's events up to `last_id`, now or in an earlier walk.
+    /// Returns the window where it stopped.
     pub fn walk(
         mut self,
         log: &LaneLog,

@@ -64,7 +64,8 @@ impl Scan<'_> {
 }
 
 impl Table {
-    /// Whether this range of an index has a row. Reads up to `most` entries; true if there are more.
+    /// Whether this range of an index has a row. If `most` entries were read and none has a visible row, the search
+    /// stops, and the answer is true.
     pub fn may_find(
         &self,
         index: Name,

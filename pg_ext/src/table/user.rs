@@ -69,8 +69,9 @@ impl Table {
         }
     }
 
-    /// Whether a new row version needs a generated value, or the check of a NOT NULL that older rows may violate. Older
-    /// rows satisfy every other NOT NULL, and `machine/direct.rs` writes no NULL to a NOT NULL column.
+    /// Whether a new row version needs a generated value or the check of a NOT NULL. `machine/direct.rs` writes no NULL
+    /// to a NOT NULL column, and copies the other columns from the older version. The older version can have a NULL
+    /// only if the NOT NULL is NOT VALID (from 18 on). So only such a NOT NULL needs the check.
     fn computes(&self) -> bool {
         let Some(constraints) = self.constraints() else {
             return false;

@@ -82,7 +82,7 @@ pub fn tell_all(names: &[Name]) -> Result<()> {
     for name in names {
         let table = Table::to_read(name)?.oid();
         // SAFETY: the table is there, locked to the end of the transaction. GetCurrentCommandId marks this command as a
-        // write; without this mark, this backend would not get the message with its next command.
+        // write. After a write, the server passes the message to this backend with its next command.
         unsafe {
             pg_sys::GetCurrentCommandId(true);
             pg_sys::CacheInvalidateRelcacheByRelid(table);

@@ -20,7 +20,7 @@ import { emit } from './pg_once/outbox.js';
 const USER = 'x-forwarded-user';
 // How long the bank remembers a key, in seconds. After that, asking again could charge twice.
 const BANK_REMEMBERS = Number(process.env.BANK_REMEMBERS ?? 24 * 3600);
-// Statuses 4xx that are no refusal. 404 and 405 may come from a gateway, and an earlier call may have charged.
+// Statuses 4xx that are no refusal. A gateway's 404 or 405 does not tell whether an earlier call has charged.
 const NOT_FINAL = [401, 403, 404, 405, 408, 409, 425, 429];
 const BANK_URL = process.env.BANK_URL;
 

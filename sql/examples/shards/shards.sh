@@ -5,8 +5,8 @@
 # Each run reads the state of the move from the servers and the pooler, mainly from the databases' names:
 #   NAME         is the home: clients are sent there, or will be after the steps map and resume
 #   NAME_coming  is being filled, at the target
-#   NAME_moved   is a former home, or (at the target of a split) the copy of a database that stays at the source; no
-#                client knows the name NAME_moved, and the operator drops this database
+#   NAME_moved   at the source: the former home. At the target of a split: the copy of a database that stays at the
+#                source. No client is sent there, and the operator drops the database in the end
 # So the same command continues where a killed run stopped.
 set -euo pipefail
 
@@ -435,9 +435,8 @@ start_copy() {
         [ -z "$found" ] || die "$TO would wait for the standbys of $FROM: $found" \
             "At $TO: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); then run the command again."
     else
-        # The copy is promoted. Before a run promotes the copy, it renames all its databases at the source. So if a
-        # database still has its name at the source, an earlier split has promoted the copy. Then the copy lacks what
-        # was written to this database since.
+        # The copy is promoted. The run that promoted it had first renamed its databases at the source. So a database
+        # that still has its name there was not moved by that run. The copy lacks its later writes.
         found=$(ask "$FROM" postgres "SELECT string_agg(datname, ' ') FROM pg_database WHERE datname IN ($LIST)")
         [ -z "$found" ] || die "$TO was promoted before, and has no copy of today's $found" \
             "A cluster is split off once: use move-logical, or split to a new cluster."
@@ -513,7 +512,7 @@ split() {
         start_copy
         step "wait until the copy has caught up. Where it stands still, the log of $TO says why."
         follow
-        step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10. Until then, later steps do not ask."
+        step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10. All steps up to step 10 run without a question."
         # The operator's yes may have taken long, so the copy may be behind again.
         [ -n "$CLIENTS_WAIT" ] || follow
         pause
@@ -531,8 +530,8 @@ split() {
         resume
     fi
     step "at $TO, close the copies of the databases that stay at $FROM, and rename each to NAME_moved; drop the slot $SLOT at $FROM."
-    # The slot is dropped after the copies are closed. From then on a database at the target may be new, although its
-    # name is that of a database at the source: so nothing more is closed.
+    # First the copies are closed, then the slot is dropped. Later a new database at the target may have the name of a
+    # database at the source. So a run that finds no slot closes nothing.
     if is_true "$FROM" postgres "SELECT EXISTS (SELECT $OUR_SLOT)"; then
         fence_copies
         ask "$FROM" postgres "SELECT pg_drop_replication_slot('$SLOT')" >/dev/null
@@ -582,7 +581,7 @@ move_dump() {
     if [ -n "$SERVED" ]; then
         NUMBER=$((${#STEPS[@]} - 1))
     else
-        step "PAUSE $NAME at the pooler. Clients wait from here to step 7. Until then, later steps do not ask."
+        step "PAUSE $NAME at the pooler. Clients wait from here to step 7. All steps up to step 7 run without a question."
         pause
         step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, closed to clients."
         if has "$FROM" "$NAME"; then fence "$NAME"; fi
@@ -727,7 +726,7 @@ move_logical() {
         [ -n "$FENCED" ] || copy_rows
         step "gather statistics for the planner in ${NAME}_coming."
         [ -n "$FENCED" ] || ask "$TO" "${NAME}_coming" ANALYZE
-        step "PAUSE $NAME at the pooler. Clients wait from here to step 12. Until then, later steps do not ask."
+        step "PAUSE $NAME at the pooler. Clients wait from here to step 12. All steps up to step 12 run without a question."
         # The operator's yes may have taken long, so the twin may be behind again.
         [ -n "$FENCED$CLIENTS_WAIT" ] || copy_rows
         pause

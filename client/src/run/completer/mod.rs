@@ -1,8 +1,8 @@
 //! Owns the completer: it finishes abandoned requests.
 //!
 //! Invariant: a completer takes no more keys than it has free handlers, so the work on each key begins immediately.
-//! Exception: over shards, the retry of a failed take reserves no handler, so its key may wait for a handler. A request
-//! that fails does not stop the others. Many completers may work in one scope at once: each key goes to one of them.
+//! Exception: over shards, a failed take is repeated without a reserved handler. Then its key may wait for one. A
+//! request that fails does not stop the others. Many completers may work in one scope: each key goes to one of them.
 
 mod request;
 mod words;
@@ -65,10 +65,10 @@ impl<E: Autocommit + Clone + Send + 'static> Completer<E> {
 
     /// Takes abandoned keys and finishes their requests, until `shutdown` completes.
     ///
-    /// - A key is abandoned if it was released and is due, or if its lease expired. If this lease was the key's first,
-    ///   takes find the key only after a `key_abandon` sweep. `handler` gets the new lease and the stored request, and
-    ///   works like the request path: it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the
-    ///   handler's result ends the key as in [`Runner::run`](crate::Runner::run).
+    /// - A key is abandoned if it was released and is due, or if its lease expired. A key whose first lease expired is
+    ///   taken after the next `key_abandon` sweep. `handler` gets the new lease and the stored request, and works like
+    ///   the request path: it goes on from [`Lease::recovery_point`](crate::Lease::recovery_point), and the handler's
+    ///   result ends the key as in [`Runner::run`](crate::Runner::run).
     /// - After [`Failure::Retry`](crate::Failure), `Failure::Error` or a panic of the handler, the key is released with
     ///   a backoff, unless `Retry` names a longer time. The backoff is half a second to a second after the first
     ///   failure, and doubles each time, up to five minutes. A key that has used up the scope's `max_attempts` is

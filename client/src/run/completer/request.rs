@@ -96,7 +96,7 @@ impl Completion {
             Self::Released { error, retry_after } => {
                 tracing::warn!(?key, attempt, %error, ?retry_after, "an abandoned request failed");
             }
-            // The attempt or the heartbeat logs these cases. If another call finds the lease lost, nothing is logged.
+            // The attempt logs `Parked` and `Unsettled`. The heartbeat logs the lost leases that it notices.
             Self::Parked { .. } | Self::LeaseLost | Self::Unsettled(_) => {}
         }
     }

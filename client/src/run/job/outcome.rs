@@ -24,8 +24,8 @@ impl JobFailure {
 }
 
 /// `?` converts an error of the database or of JSON; for any other error write `.map_err(Error::other)?`. `?` does not
-/// convert a [`Failure`](crate::Failure), because the next claim may repeat a foreign call whose outcome is unknown. If
-/// the other side drops duplicates, this repeat is safe: return [`JobFailure::release`].
+/// convert a [`Failure`](crate::Failure) of a foreign call, whose outcome may be unknown. After the row's release the
+/// next claim repeats the call. If the other side drops duplicates, that is safe: return [`JobFailure::release`].
 impl<X: Into<Error>> From<X> for JobFailure {
     fn from(error: X) -> Self {
         Self::Error(error.into())

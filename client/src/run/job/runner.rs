@@ -55,9 +55,9 @@ impl<P: Begin> JobRunner<'_, P> {
         self
     }
 
-    /// If at least this time has passed since the lease was claimed or last extended, the runner asks before the next
-    /// item whether the job is being cancelled. The default is 1 s; with zero, the runner asks before each item. An
-    /// item that has begun is worked on to its end; then the transaction of [`Job::save`] asks again.
+    /// How often the runner asks, between items, whether the job is being cancelled. The claim and each extension of
+    /// the lease count as such a question. The default is 1 s; with zero, the runner asks before each item. An item
+    /// that has begun is worked on to its end; then the transaction of [`Job::save`] asks again.
     pub fn check_every(mut self, time: Duration) -> Self {
         self.check_every = time;
         self

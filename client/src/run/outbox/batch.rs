@@ -32,7 +32,7 @@ impl Leased for Batch {
 }
 
 /// Delivers the events of a batch; `since`: when the take was sent. The first chain gets `slot`. The next take waits
-/// until all clones of `begun` are dropped: when every chain has a slot; with [`Begin::ONE_AT_A_TIME`], at the end.
+/// while a clone of `begun` exists. With [`Begin::ONE_AT_A_TIME`] this function keeps one until it ends.
 pub(super) async fn deliver<P: Begin, H: Deliver>(
     shared: Arc<Shared<P, H>>,
     mut batch: Batch,

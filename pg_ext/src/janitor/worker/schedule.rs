@@ -4,7 +4,8 @@
 //! row has become due by the clock, a task failed, or the server has no counts of changed rows. Otherwise the database
 //! is idle, and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once.
 //! The pass after a failed one is due when `delay_after` has passed since the failure. Somebody has written if the
-//! server's counts of changed rows differ from those before the last pass. A pass that writes is followed by another.
+//! server's counts of changed rows differ from those before the last pass. The counts include the writes of that pass,
+//! so another pass follows a pass that has written.
 //!
 //! A session reports its counts at most ten seconds after its transaction ends. If a session reports later (a
 //! procedure that commits in a loop) or never (its own track_counts is off), its changes may wait the longest pause.

@@ -71,8 +71,9 @@ impl Pass {
         slot.put_answer(pass.answer(begin), pass.troubles);
     }
 
-    /// Notes whether the task failed, and logs the second failure in a row. The failure is also in once.janitor, unless
-    /// the sweep was rolled back, another session had locked the task's record, or the record could not be written.
+    /// Notes whether the task failed, and logs the second failure in a row. Mostly the sweep has also recorded the
+    /// failure in once.janitor. The record is missing if the sweep was rolled back, another session was writing the
+    /// task's record, or the write failed.
     fn note(&mut self, task: Task, bit: u32, swept: &Swept) {
         self.more |= swept.more;
         if swept.failed == 0 {

@@ -2,8 +2,10 @@
 //!
 //! A new subscriber gets the events that a snapshot at its creation does not see. The creation locks once.subscriber as
 //! any INSERT does, and then takes the snapshot. The sweep task outbox_retire locks that table against writers before
-//! it looks for needed events, so it never misses an uncommitted subscriber. A delayed event has a row in once.retry
-//! for each subscriber. So an emit of a delayed event and a change of the topic's subscribers exclude each other.
+//! it looks for needed events. So it first waits for the end of each transaction that makes a subscriber.
+//!
+//! An emit of a delayed event writes a row in once.retry for each subscriber of the topic. So the emit waits for an
+//! open change of the topic's subscribers, and the change waits for open emits.
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};
@@ -198,7 +200,8 @@ pub fn subscriber_drop(call: &Call) -> Result<Datum> {
     subscriber.topic.change_subscribers();
     spi::query_latest(&DROP_ALL, &number)?;
     table::tell_all(&[TOPICS, SUBSCRIBERS])?;
-    // With no subscriber left, outbox_retire removes events only if this incarnation has a series. If not, begin one.
+    // This may have been the last subscriber. Without subscribers, outbox_retire does its work only if this incarnation
+    // has begun a series. So begin one here.
     series::current()?;
     Ok(call.return_null())
 }

@@ -1,9 +1,10 @@
 //! Copies the needed events of a closed segment to once.event_kept. The segment is then drained and can be truncated.
 //!
-//! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed; if no
-//! other segment is empty, the current segment grows. The exception: if the current segment is full, less than half of
-//! it is needed, and no other segment is empty or drained, then the closed segment with the fewest needed events is
-//! copied. So a subscriber that lags costs about the space of its own backlog.
+//! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed.
+//!
+//! While all other segments are closed, none of them can become the current segment. So the current segment grows. When
+//! it is full and less than half of it is needed, one more closed segment is copied, that with the fewest needed
+//! events. So a subscriber that lags costs about the space of its own backlog.
 
 use super::log::{self, Log};
 use super::need::{self, EventPlace, Needs, place, place_arrays};
@@ -16,7 +17,8 @@ use crate::table::{self, Snapshot, Table};
 use pgrx::pg_sys::{self, Datum, INT4ARRAYOID, INT4OID, INT8ARRAYOID};
 use std::ffi::CStr;
 
-/// The maximum number of pages in a sample. An index is not sampled: consecutive entries could all be of one topic.
+/// The maximum number of pages in a sample. They are pages of the table, where the events of all topics are mixed. In
+/// an index, consecutive entries could all be of one topic.
 const PAGES: u64 = 64;
 /// The current segment is also replaced when its first event is this old and less than half of its events are needed.
 const OLD_US: i64 = 600_000_000;

@@ -129,8 +129,9 @@ fn is_blank(segment: usize) -> Result<bool> {
 
 /// Marks a segment as drained. Before the call, all of its needed events must be copied.
 pub fn mark_drained(segment: usize) -> Result<()> {
-    // After own_xid() this transaction has an id, and the next id, the drained_xid, is larger. While an open snapshot
-    // does not see the commit, the horizon is at most this transaction's id, and so the segment is not ripe.
+    // This transaction gets an id first. So the drained_xid, which is the next id, is larger. A snapshot that is taken
+    // before the commit regards this transaction as running. While such a snapshot is open, the horizon is at most this
+    // transaction's id. That is below the drained_xid, so the segment is not ripe yet.
     table::own_xid();
     mark(segment, Some(table::next_xid()))
 }

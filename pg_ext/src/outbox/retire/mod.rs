@@ -10,9 +10,11 @@
 //!
 //! Invariant: need.rs reads the lane, then the lane's batches, then once.retry. Each read sees all that is committed
 //! by then. A pending event moves in the same order (from the lane into a batch, from the batch into once.retry, in one
-//! transaction each), so one of the three reads finds it. An unneeded event is needed again only after a redrive, and
-//! then not in its segment: the redrive inserts a copy into once.event_kept. One session at a time runs the task, and
-//! only while no subscriber is being made: a new subscriber needs events before other sessions see the subscriber.
+//! transaction each), so one of the three reads finds it.
+//!
+//! A redrive makes an unneeded event needed again. It inserts a copy into once.event_kept, so the event's segment may
+//! be truncated all the same. One session at a time runs the task. The session first waits for the end of each
+//! transaction that makes a subscriber, because an uncommitted subscriber already needs events.
 
 mod copy;
 mod log;
@@ -37,8 +39,9 @@ pub fn retire_segments(max: i64) -> Result<Option<Swept>> {
     lock.keep();
     // An uncommitted subscriber may need events, and cannot be seen.
     table::lock_against_writers(&[c"subscriber"])?;
-    // A restore of a dump loads the events before the subscribers that need them. As long as there is no subscriber and
-    // no series of this incarnation, a restore may be running: the first emit after a restore begins such a series.
+    // A restore of a dump first loads the events, then the subscribers that need them. After the restore, the first
+    // emit begins a series of this incarnation. If there is neither a subscriber nor such a series, the restore may be
+    // half done, so nothing is deleted.
     if all_subscribers()?.is_empty() && series::begun(&Snapshot::latest())?.is_none() {
         return Ok(Some(Swept::default()));
     }

@@ -17,7 +17,7 @@ import java.util.regex.Pattern;
  * Invariant: wherever a process dies, the next claim of the key continues correctly.
  */
 public record Key(Database database, String scope, String key) {
-    private static final int ROUNDS = 3; // one run calls the work at most so often: again only after an error of the database
+    private static final int ROUNDS = 3; // the most calls of the work in one run; it is repeated after a database error
     private static final String CLAIM = """
             SELECT outcome, token, attempt, recovery_point, state, response_code, response_body, response_headers,
                    ARRAY(SELECT unnest(ARRAY[h.key, h.value]) FROM json_each_text(response_headers) h) AS header_list,

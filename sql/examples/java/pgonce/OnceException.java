@@ -52,7 +52,7 @@ public class OnceException extends RuntimeException {
         AlreadyDone(SQLException cause) { super(cause); }
     }
 
-    /** ON007: this database is the wrong shard, nothing was done. Check Shards' separator, number and order of pools. */
+    /** ON007: this database is the wrong shard. Nothing was done. Check the separator, number and order of shards. */
     public static class WrongShard extends OnceException {
         WrongShard(SQLException cause) { super(cause); }
     }
@@ -85,7 +85,7 @@ public class OnceException extends RuntimeException {
             case "ON007" -> new WrongShard(cause);
             // Serialization failure, deadlock, lock not available.
             case "40001", "40P01", "55P03" -> new Conflict(cause);
-            // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; unknown to a pooler.
+            // Completion unknown; shutdown, crash, startup; idle for too long; no connection left; unknown database.
             case "40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300", "3D000" -> new Unavailable(cause);
             default -> {
                 if (state.startsWith("08")) yield new Unavailable(cause);

@@ -47,7 +47,7 @@ public final class Orders {
     private static final System.Logger LOG = System.getLogger("shop");
     // The header with the authenticated user. The proxy in front of this service must set it, and drop a client's own.
     private static final String USER = "X-Forwarded-User";
-    // Statuses 4xx that are no refusal. 404 and 405 may come from a gateway, and an earlier call may have charged.
+    // Statuses 4xx that are no refusal. A gateway's 404 or 405 does not tell whether an earlier call has charged.
     private static final Set<Integer> NOT_FINAL = Set.of(401, 403, 404, 405, 408, 409, 425, 429);
     // Absent members are null. A body that is no JSON object, or has a member of another type, raises 22...
     private static final String READ_ORDER = """

@@ -32,7 +32,7 @@ export class TeardownIncomplete extends OnceError {}
 export class AlreadyDone extends OnceError {
   repeated = false; // whether that transaction may have been an earlier try of this `call`, whose answer was lost
 }
-/** ON007: this database is the wrong shard, nothing was done. Check Shards' separator, number and order of pools. */
+/** ON007: this is not the key's shard, and nothing was done. Check how the program chooses the key's database. */
 export class WrongShard extends OnceError {}
 /** 22...: the program passed something wrong. */
 export class InvalidArgument extends OnceError {}
@@ -51,7 +51,8 @@ const bySqlstate = {
   ON007: WrongShard,
   // Serialization failure, deadlock, lock not available.
   40001: Conflict, '40P01': Conflict, '55P03': Conflict,
-  // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; unknown to a pooler (3D000).
+  // Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
+  // 3D000, no such database: a pooler may not know the database yet.
   40003: Unavailable, '57P01': Unavailable, '57P02': Unavailable, '57P03': Unavailable, '57P05': Unavailable,
   '25P03': Unavailable, 53300: Unavailable, '3D000': Unavailable,
 };

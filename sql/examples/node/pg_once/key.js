@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { call, heartbeat, rows, storableWait, transaction, waitBefore } from './database.js';
 import { AlreadyDone, Conflict, LeaseLost, OnceError, Unavailable } from './errors.js';
 
-const ROUNDS = 3; // one `run` calls the work at most so often: again only after an error of the database
+const ROUNDS = 3; // most calls of the work in one `run`; each repeat follows an error of the database
 
 const CLAIM = `
   SELECT outcome, token, attempt, recovery_point AS "recoveryPoint", state, response_code AS code, response_body AS body,

@@ -1,4 +1,4 @@
-"""Funds a contract: entries here, an account at a foreign service, its funding. A refusal undoes what was begun."""
+"""Funds a contract: writes entries here, then opens and funds an account elsewhere. A refusal undoes all of it."""
 
 from pg_once import Refused, run
 

@@ -1,6 +1,6 @@
 """The cases that every language's client has to pass: sql/examples/conformance.json, which says how to read them.
 
-CALLS maps the names of calls in that file to the code that makes these calls with this package.
+CALLS has a function for each call of that file: it makes the call with this package.
 """
 
 import json
@@ -41,7 +41,7 @@ def named(given: Row) -> Row:
 
 
 def row(of: object, **more: object) -> list[Row]:
-    """One row: the fields of an object, and the object itself as `it`, for later calls whose `of` names this answer."""
+    """One row with the fields of an object. `it` is the object itself, for a later call that has this answer as `of`."""
     return [vars(of) | more | {"it": of}]
 
 
@@ -133,7 +133,7 @@ def text(value: Any) -> str | None:
 
 
 class Case:
-    """Runs a case. Keeps the named answers and, for `again`, the calls of each session's last transaction."""
+    """Runs a case. Keeps the named answers, and each session's last transaction, whose calls `again` repeats."""
 
     def __init__(self, sessions: dict[str, Session]) -> None:
         self.sessions = sessions

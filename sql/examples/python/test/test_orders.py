@@ -153,9 +153,9 @@ class Orders(unittest.TestCase):
                 key = new_key()
                 proxy.cut("COMMIT", nth)
                 self.assertEqual(post(service, key, order()).status, 201)
-                # The first two calls are tries of one phase, with one token, and the second gets ON006. The third
-                # key_advance is that of the next phase, after another claim. A finished key refuses a release or a
-                # late heartbeat with ON006, too.
+                # The transaction is repeated, and the repeat gets ON006. In the first case another claim follows, and
+                # a third key_advance, to the next point. In the second case the key is finished: a release and a late
+                # heartbeat get ON006, too.
                 self.assertEqual((proxy.count(call), set(proxy.refusals)), (times, {"ON006"}))
                 self.assertEqual(proxy.count("key_claim("), claims)
                 self.assert_done_once(key)

@@ -191,7 +191,7 @@ class Relay(unittest.TestCase):
         self.assertEqual(len(self.outside.requests), 1)
         with admin() as conn:
             left = conn.execute("SELECT attempt FROM once.outbox_take(%s, 'webhooks')", (self.topic,)).fetchall()
-        self.assertEqual(left, [(1,)] * 4)  # due at once, and at the first attempt again
+        self.assertEqual(left, [(1,)] * 4)  # due at once, and this take is attempt 1 again
 
     @unittest.skipUnless(POOLER_URL, "PG_ONCE_POOLER_URL is not set")
     def test_all_of_it_works_through_pgbouncer(self) -> None:

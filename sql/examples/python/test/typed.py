@@ -1,4 +1,4 @@
-"""For the type checker only: nothing here is run. Each executor decides whether a call is sync."""
+"""For the type checker only: nothing here is run. The first argument decides whether a call is sync or async."""
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool

@@ -53,8 +53,9 @@ class Moved:
 class NotClaimed:
     """Why an action does not begin here.
 
-    cancelling: tear down. refused: another status or version, or the step names no such requester. not_found.
-    unclaimed: the step has no claim state for this requester; move the row with `Row.transition`.
+    cancelling: the row is to be torn down. not_found: there is no such row.
+    refused: the row has another status or version, or the step names no such requester.
+    unclaimed: the step has no claim state for this requester. Move the row with `Row.transition`.
     """
 
     outcome: str
@@ -103,7 +104,7 @@ class Row:
     ) -> Flow[Moved]:
         """One conditional update. A pool repeats the call if its answer is lost.
 
-        If the reason is `status` and the row has the status `to`, an earlier try of this call may have moved the row.
+        The first try may have moved the row. Then the repeat returns the reason `status`, and `to` as the row's status.
         """
         from_ = None if from_status is None else list(from_status)
         arguments = {"to": to, "from_": from_, "patch": text_of(patch), "requester": requester, "version": version}
@@ -148,8 +149,8 @@ class Action:
     def extend(self, lease: Seconds = None) -> Flow[bool]:
         """Renews the lease. True: the row is to be cancelled.
 
-        Work that commits item by item begins each item's transaction with this call. It raises LeaseLost if the lease
-        is lost. Otherwise nobody else gets the lease before the transaction ends.
+        Work that commits item by item begins each item's transaction with this call. If the lease is lost, it raises
+        LeaseLost, before the item is written. After a successful call the lease is yours until the transaction ends.
         """
         (row,) = yield from ask(EXTEND, **self._fence, lease=interval(lease))
         return bool(row.cancelling)
@@ -197,11 +198,12 @@ def act(
     """One action. work(action) makes the foreign calls under a heartbeat; writes(conn, result) commits with the finish.
 
     patch: new values of other columns of the row, or a function that makes them from the result.
-    to: the next status of the row if the step has no claim state for the requester. Then there is no lease: `act`
-    calls work(None), and moves the row in the transaction of writes. Without `to`, the outcome is `unclaimed`, and work
-    is not called.
-    After any error except Cancelling, `act` releases the row (unless the lease is lost) and raises the error. After
-    LeaseLost the caller deletes what work made outside, unless the error's hint says to look at the row first.
+    to: the next status of the row, for a step that has no claim state for the requester. Such a step has no lease.
+    `act` calls work(None), and moves the row to this status in the transaction of writes. If you pass no `to` for such
+    a step, the outcome is `unclaimed`, and work is not called.
+    After any error except Cancelling, `act` releases the row if it still has the lease, and raises the error.
+    After LeaseLost the caller deletes what work made outside. If the error's hint says so, look at the row first: the
+    action may have been committed.
     """
     claimed = yield from row.claim.flow(step, requester, lease, version)
     match claimed:

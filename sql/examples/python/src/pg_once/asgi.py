@@ -8,8 +8,8 @@ if the application stores the answer in its own transaction:
 
     await current(request).complete(session, 201, body)
 
-Else the process may die after the application's COMMIT and before the answer is stored. Then a retry runs the
-application again, so the application's writes and calls must dedupe.
+Without this line, the process may die after the application's COMMIT and before the answer is stored. A retry then
+runs the application again. So without this line the application's writes and calls must dedupe.
 """
 
 import asyncio

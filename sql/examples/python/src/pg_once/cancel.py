@@ -69,10 +69,10 @@ def request(row: Row) -> Flow[Requested]:
 
 @operation
 def refund(row: Row, max_items: int | None = None) -> Flow[Refunded]:
-    """Marks the undecided items (at most max_items), and credits the amounts of those that satisfy refund.when.
+    """Marks the undecided items, at most max_items, and credits the amounts of those for which refund.when is true.
 
-    An item is undecided if its marker is NULL, or has the value that the machine declares as refund.undecided.
-    A repeated call credits nothing twice.
+    refund is a member of the machine's definition, and refund.marker names the items' column that is marked. An item is
+    undecided if this column is NULL or has the value of refund.undecided. A repeated call credits nothing twice.
     """
     (told,) = yield from ask(REFUND, **_which(row), max=max_items)
     return Refunded(**told._asdict())
@@ -86,7 +86,7 @@ def items(row: Row, after: str | None = None, max: int = 1000) -> Flow[list[Item
 
 @operation
 def confirm(row: Row, pass_: int) -> Flow[bool]:
-    """Reports that after this pass's refund all items were listed and their artifacts deleted. False: list again."""
+    """Reports a pass as done: refund, then all items listed, then their artifacts deleted. False: list again."""
     (told,) = yield from ask(CONFIRM, **_which(row), pass_=pass_)
     return bool(told.confirmed)
 

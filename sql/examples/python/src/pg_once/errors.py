@@ -87,8 +87,8 @@ _BY_SQLSTATE: dict[str, type[OnceError]] = {
     "ON007": WrongShard,
     # Serialization failure, deadlock, lock not available.
     **dict.fromkeys(("40001", "40P01", "55P03"), Conflict),
-    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections; no such database
-    # (3D000: a pooler may not know the database yet).
+    # Completion unknown; shutdown, crash, starting up; idle for too long; out of connections.
+    # 3D000, no such database: a pooler may not know the database yet.
     **dict.fromkeys(("40003", "57P01", "57P02", "57P03", "57P05", "25P03", "53300", "3D000"), Unavailable),
 }
 _BY_CLASS: dict[str, type[OnceError]] = {"08": Unavailable, "22": InvalidArgument}

@@ -109,7 +109,10 @@ def ask(sql: str, tries: int = 8, /, **arguments: object) -> Flow[list[Any]]:
 
 
 def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
-    """A write that a token fences. Returns None if a repeat gets ON006: then an earlier try was carried out."""
+    """A write that a token fences, repeated if its answer is lost.
+
+    If an earlier try was carried out, the repeat gets ON006, and `tell` returns None.
+    """
     try:
         return (yield from ask(sql, **arguments))
     except AlreadyDone as error:
@@ -121,8 +124,8 @@ def tell(sql: str, /, **arguments: object) -> Flow[list[Any] | None]:
 def in_transaction(body: Callable[[Any], Flow[T]], unanswered: bool = False) -> Flow[T]:
     """Runs body in one transaction, and again after 40001, 40P01 and 55P03, which roll back for sure.
 
-    unanswered: runs it again after a lost connection, too, although the COMMIT may have been carried out. If it
-    was, the repeat must write nothing; a fenced write ensures this, because its AlreadyDone rolls the repeat back.
+    unanswered: runs it again after a lost connection, too. The first COMMIT may have been carried out. Then the repeat
+    must write nothing. A fenced write in body ensures this: in the repeat it raises AlreadyDone, which rolls back.
     """
     again = (Conflict, Unavailable) if unanswered else (Conflict,)
     result: T = yield from repeated(Transaction(body), 8 if unanswered else 5, again)

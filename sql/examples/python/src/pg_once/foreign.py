@@ -12,8 +12,8 @@ from .http import retry_after
 
 # Statuses of a call that did nothing.
 NOT_DONE = {401, 403, 404, 405, 425, 429}
-# Statuses 4xx that are no refusal. 404 and 405 are among them, because a gateway may send these although the service
-# has carried out an earlier try, whose answer was lost.
+# Statuses 4xx that are no refusal. 404 and 405 are among them, because they may come from a gateway. A gateway's answer
+# does not tell whether the service has carried out an earlier try.
 NOT_REFUSED = NOT_DONE | {408, 409}
 
 
@@ -51,11 +51,11 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
             return reply.json()
 
     The function raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is
-    judged by the status, any other counts as no answer. 4xx is Refused, except 401, 403, 404, 405, 408, 409, 425 and
-    429. All else is Retry if the other side dedupes by the key that it gets. If the other side does not dedupe, then
-    401, 403, 404, 405, 425 and 429 are Retry; 408, 409, 3xx, 5xx and no answer are Unknown. A Retry, Refused or Unknown
-    that the function raises keeps its type. Without dedupes, give `lease.foreign` remembers=0: then a call in which an
-    earlier attempt died is Unknown, too.
+    judged by the status, any other counts as no answer. A Retry, Refused or Unknown that it raises keeps its type.
+    4xx is Refused, except 401, 403, 404, 405, 408, 409, 425 and 429.
+    dedupes=True: the other side dedupes by the key that it gets. All else is Retry.
+    dedupes=False: 401, 403, 404, 405, 425 and 429 are Retry; 408, 409, 3xx, 5xx and no answer are Unknown. Pass
+    remembers=0 to `lease.foreign`, too. It then raises Unknown for a call in which an earlier attempt died.
 
     The pause between tries is a random time plus the time of Retry-After (seconds or an HTTP date). If Retry-After is
     longer than cap, the caller gets Retry at once, and `run` makes the key due after that time. Async functions may be

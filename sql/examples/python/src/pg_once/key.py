@@ -40,8 +40,8 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# NULL: the transaction is open. A transaction id that is not below the snapshot's xmax counts as open, too: the server
-# may have no status for this id yet.
+# NULL: the transaction is open. Ids from the snapshot's xmax on count as open. The server may have no status for them
+# yet.
 COMMITTED = """
 SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
             THEN nullif(pg_xact_status(%(transaction)s::xid8), 'in progress') = 'committed' END AS committed"""
@@ -133,8 +133,8 @@ class Lease:
     resumed: bool = False
     request: str | None = None  # JSON text; only from take_abandoned, if the scope keeps requests
     asked: timedelta | None = None  # the length of lease that the claim asked for
-    # The answer that this lease has stored, with the id of the transaction that stored it. The id is None if an earlier
-    # try of the call stored the answer and is committed.
+    # The answer that this lease has stored, with the id of the transaction that stored it. After a repeat that got ON006
+    # the id is None: an earlier try has committed the answer.
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -214,8 +214,8 @@ class Lease:
         """One transaction, repeated if its COMMIT is not answered: moves the recovery point and calls writes(conn).
 
         AlreadyDone: an earlier COMMIT was carried out, and nothing is written again; `run` continues after that COMMIT.
-        AlreadyDone is raised only if the repeat has the same point and state as the first try. So make the state's ids
-        before you call `phase`, not in `writes`.
+        The repeat must have the same point and state. With another state there is no AlreadyDone, and the writes are
+        made twice. So make the state's ids before you call `phase`, not in `writes`.
         """
 
         def body(conn: Any) -> Flow[None]:

@@ -154,7 +154,8 @@ class Subscriber:
     def ack(self, token: int, event_ids: Sequence[int] | None = None) -> Flow[int]:
         """Returns the number of acked events.
 
-        If an earlier try of the call has acked the events, the number is len(event_ids), or 0 without event_ids.
+        A pool repeats the call if its answer is lost. If the first try has acked the events, the repeat returns
+        len(event_ids), or 0 without event_ids.
         In a transaction that also calls functions of keys, call ack first: batches are locked before keys.
         """
         told = yield from tell(ACK, **self._who, token=token, events=_list(event_ids))
@@ -219,9 +220,9 @@ def work(
     """A worker: takes batches and delivers their events one after another. Several may run at once.
 
     Calls deliver(event). With here=True it calls deliver(conn, event) in the ack's transaction, so the writes on conn
-    are committed once. deliver may raise NotDelivered or Never, or Retry (tried again), or Refused or Unknown (the
-    event is dead). Any other error fails this event alone. Without here=True, deliver may ack its event itself, in a
-    transaction of its own.
+    are committed once. If deliver raises NotDelivered or Retry, the event is tried again. If it raises Never, Refused
+    or Unknown, the event is dead. Any other error counts as a failed delivery of this event alone. Without here=True,
+    deliver may ack its event itself, in a transaction of its own.
     stop: once set, the worker finishes the present event and gives the rest of the batch back. Without stop it ends
     when nothing is due, and after an error of the database; with stop, only `lasting` errors end it.
     lease: seconds after which another worker continues if this one died.

@@ -21,7 +21,7 @@ from .foreign import Refused, Retry, Unknown
 from .http import Answer, problem
 from .key import Claim, InProgress, Lease, Mismatched, Parked, Replayed, claim, give_back, take_abandoned
 
-ROUNDS = 3  # one `run` calls the work at most this many times: again only after an error of the database
+ROUNDS = 3  # most calls of the work in one `run`; each repeat follows an error of the database
 
 Work = Callable[[Lease], Answer | Awaitable[Answer]]
 FlowOfWork = Callable[[Lease], Flow[Answer]]
@@ -171,9 +171,9 @@ def _attempt(lease: Lease, work: FlowOfWork, deferred: float | None = None) -> F
         yield from give_back(lease, str(error), deferred)
         return answer_of(InProgress(1))
     except (Conflict, Unavailable, AlreadyDone) as error:
-        # Once the key is released, an old transaction that still runs cannot commit a write with this token. So
-        # the next claim finds the final state. (A claim without the release would get the same token if it named the
-        # same holder, and the old transaction could still commit.)
+        # A transaction of this attempt may still run. The release ends the token: from then on no write with this token
+        # can commit, so the next claim finds the final state. A claim by the same holder would not end the token, and
+        # the old transaction could still commit.
         return (yield from give_back(lease, str(error), deferred))
     except BaseException as error:
         answered = yield from give_back(lease, repr(error), deferred or wait_after(lease.attempt))

@@ -18,7 +18,8 @@ def shard_of(routing: str, shards: int) -> int:
 def routing_of(key: str, separator: str = "/") -> str:
     """The part of a key that decides its shard: the text before the first separator, or the whole key if it has none.
 
-    Pass a message's id or a saga's name in the same way; or the scope, if once.shard_set was called with by => 'scope'.
+    For an inbox, pass the message's id or the saga's name as key. If once.shard_set was called with by => 'scope', pass
+    the scope instead.
     """
     return key.split(separator, 1)[0]
 
