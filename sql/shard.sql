@@ -5,7 +5,7 @@
 
 -- At most one row.
 CREATE TABLE once.shard (
-    one       boolean NOT NULL DEFAULT true CONSTRAINT shard_pkey PRIMARY KEY CHECK (one),
+    one       boolean NOT NULL CONSTRAINT shard_pkey PRIMARY KEY CHECK (one),
     shard     integer NOT NULL,
     shards    integer NOT NULL,
     routing   text    COLLATE "C" NOT NULL CHECK (routing IN ('key', 'scope')),
@@ -16,7 +16,7 @@ COMMENT ON COLUMN once.shard.one IS 'Always true: at most one row.';
 COMMENT ON COLUMN once.shard.shard IS 'Number of the shard, from 0.';
 COMMENT ON COLUMN once.shard.shards IS 'The number of shards.';
 COMMENT ON COLUMN once.shard.routing IS 'key: the routing value is taken from the key, message or saga; scope: from the scope.';
-COMMENT ON COLUMN once.shard.separator IS 'The routing value is the part of the key or scope before the first occurrence of this text.';
+COMMENT ON COLUMN once.shard.separator IS 'The routing value is the part before the first occurrence of this text in the key, message, saga or scope. If the text does not occur, the routing value is the whole.';
 SELECT pg_catalog.pg_extension_config_dump('once.shard', '');
 
 CREATE FUNCTION once.shard_of(routing text, shards integer)

@@ -1,8 +1,9 @@
 //! shard: which part of the routing values this database holds. A shard is a database; the number of shards is fixed.
 //!
-//! The routing value is the text before the first separator in a key, message id or saga (`by => 'scope'`: in the
-//! scope). A claim, message or saga step whose value belongs to another shard is refused with ON007: a request that
-//! was sent to the wrong database must not run there a second time. Nothing is checked until `shard_set` was called.
+//! The routing value is the text before the first separator in a key, message id or saga. With `by => 'scope'` it is
+//! the text before the first separator in the scope. A claim, message or saga step whose value belongs to another shard
+//! is refused with ON007: a request that was sent to the wrong database must not run there a second time. Nothing is
+//! checked until `shard_set` was called.
 
 use crate::call::{Call, shown, utf8};
 use crate::digest::first_64_bits;
@@ -20,7 +21,7 @@ const MOST_SHARDS: i32 = 65_536;
 const SEPARATOR_MAX: usize = 10;
 
 const SET: &CStr = c"
-    INSERT INTO once.shard (shard, shards, routing, separator) VALUES ($1, $2, $3, $4) ON CONFLICT (one) DO NOTHING";
+    INSERT INTO once.shard VALUES (true, $1, $2, $3, $4) ON CONFLICT (one) DO NOTHING";
 
 const GET: &CStr = c"
     SELECT pg_catalog.json_build_object('shard', s.shard, 'shards', s.shards, 'by', s.routing, 'separator', s.separator)
