@@ -26,8 +26,8 @@ COMMENT ON SCHEMA once IS 'pg_once: retries that converge. \df+ once.* is the ma
 -- One row per logical request. While a key is in lane 0 (see look_lane), the updates by key_advance, key_extend,
 -- key_complete and key_abort can be HOT. They change indexed columns in two cases only. key_complete and key_abort
 -- change reap_stage and reap_at if state, request and answer have over 800 bytes. key_advance and key_extend change
--- look_at if the new end of the lease is before look_at. fillfactor leaves room for the new version on the page: 97 to 100 % of the measured
--- updates were HOT (with fillfactor 60: 98.6 to 100 %, in a table 1.5 times as large).
+-- look_at if the new end of the lease is before look_at. fillfactor leaves room for the new version on the page: 97 to
+-- 100 % of the measured updates were HOT (with fillfactor 60: 98.6 to 100 %, in a table 1.5 times as large).
 -- `id` is the first 16 bytes of SHA-256(scope, 0x00, key) in UTF-8: an index on the two texts is three times as large.
 -- If the key ends in a UUIDv7 or ULID, the time in it gives the id's first 4 bytes, so that new rows share index pages.
 CREATE TABLE once.key (

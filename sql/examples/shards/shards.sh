@@ -512,7 +512,7 @@ split() {
         start_copy
         step "wait until the copy has caught up. Where it stands still, the log of $TO says why."
         follow
-        step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10. All steps up to step 10 run without a question."
+        step "PAUSE ${NAMES[*]} at the pooler. Clients wait from here to step 10. Steps up to 10 ask no question."
         # The operator's yes may have taken long, so the copy may be behind again.
         [ -n "$CLIENTS_WAIT" ] || follow
         pause
@@ -581,7 +581,7 @@ move_dump() {
     if [ -n "$SERVED" ]; then
         NUMBER=$((${#STEPS[@]} - 1))
     else
-        step "PAUSE $NAME at the pooler. Clients wait from here to step 7. All steps up to step 7 run without a question."
+        step "PAUSE $NAME at the pooler. Clients wait from here to step 7. Steps up to 7 ask no question."
         pause
         step "at $FROM, end the sessions of $NAME and rename it to ${NAME}_moved, closed to clients."
         if has "$FROM" "$NAME"; then fence "$NAME"; fi
@@ -726,7 +726,7 @@ move_logical() {
         [ -n "$FENCED" ] || copy_rows
         step "gather statistics for the planner in ${NAME}_coming."
         [ -n "$FENCED" ] || ask "$TO" "${NAME}_coming" ANALYZE
-        step "PAUSE $NAME at the pooler. Clients wait from here to step 12. All steps up to step 12 run without a question."
+        step "PAUSE $NAME at the pooler. Clients wait from here to step 12. Steps up to 12 ask no question."
         # The operator's yes may have taken long, so the twin may be behind again.
         [ -n "$FENCED$CLIENTS_WAIT" ] || copy_rows
         pause

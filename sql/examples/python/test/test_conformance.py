@@ -41,7 +41,7 @@ def named(given: Row) -> Row:
 
 
 def row(of: object, **more: object) -> list[Row]:
-    """One row with the fields of an object. `it` is the object itself, for a later call that has this answer as `of`."""
+    """A row with the fields of an object. `it` is the object itself, for later calls that have this answer as `of`."""
     return [vars(of) | more | {"it": of}]
 
 

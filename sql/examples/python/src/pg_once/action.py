@@ -149,8 +149,8 @@ class Action:
     def extend(self, lease: Seconds = None) -> Flow[bool]:
         """Renews the lease. True: the row is to be cancelled.
 
-        Work that commits item by item begins each item's transaction with this call. If the lease is lost, it raises
-        LeaseLost, before the item is written. After a successful call the lease is yours until the transaction ends.
+        Work that commits item by item begins each item's transaction with this call. If the lease is lost, the call
+        raises LeaseLost, before the item is written. Else the lease is yours until the transaction ends.
         """
         (row,) = yield from ask(EXTEND, **self._fence, lease=interval(lease))
         return bool(row.cancelling)
@@ -201,7 +201,7 @@ def act(
     to: the next status of the row, for a step that has no claim state for the requester. Such a step has no lease.
     `act` calls work(None), and moves the row to this status in the transaction of writes. If you pass no `to` for such
     a step, the outcome is `unclaimed`, and work is not called.
-    After any error except Cancelling, `act` releases the row if it still has the lease, and raises the error.
+    After any error except Cancelling, `act` releases the lease that it still has, and raises the error.
     After LeaseLost the caller deletes what work made outside. If the error's hint says so, look at the row first: the
     action may have been committed.
     """

@@ -133,8 +133,8 @@ class Lease:
     resumed: bool = False
     request: str | None = None  # JSON text; only from take_abandoned, if the scope keeps requests
     asked: timedelta | None = None  # the length of lease that the claim asked for
-    # The answer that this lease has stored, with the id of the transaction that stored it. After a repeat that got ON006
-    # the id is None: an earlier try has committed the answer.
+    # The answer that this lease has stored, with the id of the transaction that stored it. If a repeat of the call got
+    # ON006, the id is None: an earlier try has committed the answer.
     answers: list[tuple[Answer, str | None]] = field(default_factory=list, compare=False, repr=False)
 
     @property
