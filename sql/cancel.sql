@@ -82,8 +82,8 @@ CREATE FUNCTION once.cancel_refund(
     OUT pass bigint)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_cancel_refund';
 COMMENT ON FUNCTION once.cancel_refund(text, text, integer) IS
-$$In one statement, marks all undecided items (or the first max_items in the order of their keys) and credits the wallet with the amounts of the items that satisfy the definition's refund.when. A repeated call credits no item again. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
-Errors: ON002 the row is leased, unflagged, or terminal but not cancelled; ON002 a trigger or policy suppresses or changes updates; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
+$$In one statement, marks all undecided items (at most max_items, by key) and credits the wallet with the amounts of the items that satisfy the definition's refund.when. A repeated call credits no item again. items, amount: of this call; remaining: items are undecided; pass: for cancel_confirm.
+Errors: ON002 the row is leased, unflagged, or terminal but not cancelled, or a trigger or policy changes or suppresses updates; 22023 bad argument, or an amount is NULL, negative, NaN or infinite; 23503 no such wallet; 22003 overflow; 42704 no such machine; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.cancel_refund(
     machine text, id "any", max_items integer = NULL,
