@@ -57,8 +57,8 @@ pub enum Kind {
     /// `ON001`: the lease is lost. Stop, and undo effects outside the database (the hint may ask for a check first).
     LeaseLost,
     /// `ON006`: an earlier call has made this write, has ended the key, action or event, or has given a verdict. Roll
-    /// back. Read the stored state, or claim again, and continue from there. If the call was alone in its transaction
-    /// and repeated a call with a lost answer, the first call succeeded.
+    /// back. Read the stored state, or claim again, and continue from there. Suppose that a call got no answer, and you
+    /// repeat it alone in a transaction. If the repeated call gets `ON006`, the first call succeeded.
     AlreadyDone,
     /// `ON007`: the key, message or saga belongs to another shard ([`Shards`](crate::Shards)), and nothing was
     /// done. Check the number of shards, the separator and each pool's database; resend a bounded number of times.
@@ -98,8 +98,8 @@ pub enum Kind {
 impl Error {
     /// Wraps an error of any type. In a closure that this crate calls, write `.map_err(Error::other)?` if `?` alone
     /// cannot convert the error. If the error or one in its `source()` chain is a driver's error, that error decides
-    /// the kind; otherwise the kind is [`Kind::Other`]. So an error of another PostgreSQL server could make the work
-    /// run again. Wrap only the text of such an error.
+    /// the kind; otherwise the kind is [`Kind::Other`]. An error of another PostgreSQL server is a driver's error, too.
+    /// If its kind is retryable, this crate may run the work again. Wrap only the text of such an error.
     ///
     /// The kind does not show whether another service has carried out a call. If it may have, return
     /// [`Failure::retry`](crate::Failure::retry) or [`Failure::unknown`](crate::Failure::unknown) instead.

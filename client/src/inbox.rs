@@ -138,11 +138,11 @@ impl Inbox {
     }
 
     /// Records a message's verdict, the answer for its duplicates. Only the transaction that accepted the message may
-    /// record its verdict. The first verdict stays; recording it again in the same transaction changes nothing.
+    /// record its verdict. In that transaction, a second call with the same verdict changes nothing.
     ///
     /// # Errors
-    /// `ON006`: the message has a verdict already. `ON001`: it has no verdict, and this transaction has not
-    /// accepted it. `22023`: a bad argument.
+    /// `ON006`: this transaction has recorded a different verdict, or an earlier transaction has recorded one. `ON001`:
+    /// the message has no verdict, and this transaction has not accepted it. `22023`: a bad argument.
     pub async fn record<E: Executor>(
         &self,
         exec: &E,

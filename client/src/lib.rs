@@ -65,7 +65,7 @@
 //!
 //! A call may be dropped, or time out ([`Backoff::call_timeout`]). If it has waited a second by then, its pooled
 //! connection is closed. So the pool drops connections to a vanished server (a failover, a firewall) one by one.
-//! `tcp_user_timeout` and `keepalives_idle` in `tokio_postgres::Config` close all of these, also those of handlers.
+//! `tcp_user_timeout` and `keepalives_idle` in `tokio_postgres::Config` close every such connection, also a handler's.
 //! Give the role a `statement_timeout` a little below the `call_timeout`, so that the server cancels long calls.
 //! Without `target_session_attrs=read-write` the pool may keep connections to a standby after a failover (`25006`).
 

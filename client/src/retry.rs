@@ -14,7 +14,7 @@ use crate::{Error, Failure, Kind};
 /// The shortest wait of a loop without a bound on its tries, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The write that ends a lease is retried for at most this time. A worker that is told to stop waits for this write.
+/// The write that ends a lease is retried for this time, or a longer `call_timeout`. A worker that stops waits for it.
 const LONGEST_INSISTENCE: Duration = Duration::from_secs(30);
 
 /// The number of tries, the waits between them, and the timeout of each try.

@@ -279,8 +279,8 @@ fn converted(text: &[u8]) -> Cow<'_, [u8]> {
     if text.is_ascii() {
         return Cow::Borrowed(text);
     }
-    // SAFETY: reads `len` bytes of a live buffer. The text is not ASCII and the database is not in UTF-8, so it returns
-    // a new string that ends with NUL.
+    // SAFETY: reads `len` bytes of a live buffer. The text is not ASCII. The database's encoding is neither UTF-8 nor
+    // SQL_ASCII, because `to_utf8` excludes both. So pg_server_to_any returns a new string that ends with NUL.
     unsafe {
         let utf8 = pg_sys::pg_enc::PG_UTF8 as i32;
         let new = pg_sys::pg_server_to_any(text.as_ptr().cast(), text.len() as i32, utf8);

@@ -101,7 +101,8 @@ impl Error {
         .hint(hint)
     }
 
-    /// ON006 for a write that an earlier call has made. The hint ends with the text `behind`: how to go on.
+    /// ON006 for a write that an earlier call has made. The argument `behind` becomes the end of the hint. It tells the
+    /// caller how to go on.
     pub fn already_done(what: impl AsRef<str>, behind: &str) -> Error {
         Error::new(Kind::AlreadyDone, what.as_ref()).hint(format!(
             "Roll back to before your own writes of this transaction, then go on after this call: {behind}"

@@ -2,7 +2,7 @@
 //! them, and stores the kinds of each role in once.role_grant.
 //!
 //! A revoke removes the rights that no other granted kind gives. The revoke of a role's last kind also removes USAGE on
-//! the schema. A grant is never part of the extension (see [`OfTheUser`]).
+//! the schema. The script of an upgrade grants, too. pg_dump also dumps these grants (see [`OfTheUser`]).
 
 use crate::call::{Call, shown, varlena};
 use crate::caller;

@@ -137,7 +137,8 @@ pub fn under<T>(settings: &[(&CStr, &CStr)], work: impl FnOnce() -> Result<T>) -
 
 /// Sets these settings at a level of their own, which the caller ends with AtEOXact_GUC.
 pub fn begin_level(settings: &[(&CStr, &CStr)]) -> i32 {
-    // SAFETY: the server has these settings, and the values are valid. The user may lack the right to change them.
+    // SAFETY: the server has these settings, and the values are valid. With PGC_SUSET the server does not check the
+    // user's privileges.
     unsafe {
         let level = pg_sys::NewGUCNestLevel();
         for (name, value) in settings {
@@ -211,7 +212,7 @@ pub fn register() {
     );
     GucRegistry::define_int_guc(
         c"once.janitor_grace",
-        c"machine_assert raises ON004 if a machine with claim states had no sweep without failures for this long.",
+        c"machine_assert raises ON004 if the last successful sweep of a machine with claim states is longer ago.",
         c"In milliseconds without a unit; default 10min.",
         &JANITOR_GRACE,
         1,
@@ -250,7 +251,7 @@ pub fn register() {
     GucRegistry::define_int_guc(
         c"once.sweep_lock_timeout",
         c"How long sweeps, janitor_status, metrics, doctor, machine_check, topic_set and action_list wait for each lock.",
-        c"In milliseconds without a unit; default 100ms. If a sweep cannot lock a table, it reports a failure, and the next sweep tries again; it skips locked rows.",
+        c"In milliseconds without a unit; default 100ms. A sweep that cannot lock a table reports a failure, and the next sweep tries again. Locked rows are skipped.",
         &SWEEP_LOCK_TIMEOUT,
         1,
         60_000,

@@ -93,7 +93,7 @@ fn inside<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Raised>
         Err(Raised::Caught(sorted(&caught)))
     })
     .execute();
-    // SAFETY: the subtransaction begun above is current; an error left its rollback to us.
+    // SAFETY: an error does not end the subtransaction begun above. It is still the current one.
     unsafe {
         match ended {
             Ok(_) => pg_sys::ReleaseCurrentSubTransaction(),

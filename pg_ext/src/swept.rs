@@ -168,7 +168,7 @@ fn is_fresh(run: &TaskRun, who: &[u8], now: i64) -> bool {
 /// The name of the background worker, if this process is one.
 static WORKER: OnceLock<&str> = OnceLock::new();
 
-/// Records the runs of this process under the name of its background worker.
+/// A background worker calls this at its start. `worker` becomes the served_by of the runs that it records.
 pub fn serve_as(worker: &'static str) {
     WORKER.get_or_init(|| worker);
 }

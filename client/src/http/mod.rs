@@ -157,8 +157,8 @@ impl From<Error> for Answer {
     }
 }
 
-/// Whether an answer with this status is a final refusal: 4xx, but not 401, 403, 408, 409, 425 and 429. A gateway
-/// can send 404 and 405, too. Even after such a status, an earlier call without an answer may have succeeded.
+/// Whether an answer with this status is a final refusal: 4xx, but not 401, 403, 408, 409, 425 and 429. A 404 or 405
+/// may come from a gateway that did not reach the service. Then an earlier call without an answer may have succeeded.
 #[must_use]
 pub const fn is_final(status: u16) -> bool {
     matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 409 | 425 | 429)

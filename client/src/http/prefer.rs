@@ -1,4 +1,4 @@
-//! Owns the `Prefer` header (RFC 7240), in which a client says how long it waits for an answer.
+//! Reads the `Prefer` header (RFC 7240), in which a client says how long it waits for an answer.
 
 use std::time::Duration;
 

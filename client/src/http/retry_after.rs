@@ -1,4 +1,4 @@
-//! Owns the `Retry-After` header (RFC 9110) of another service's answer.
+//! Reads the `Retry-After` header (RFC 9110) of another service's answer.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

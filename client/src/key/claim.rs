@@ -23,7 +23,7 @@ const CLAIM: &str = "SELECT * FROM once.key_claim(scope => $1, key => $2, reques
 pub enum Claim {
     /// This is the first attempt: run the request.
     Claimed(Lease),
-    /// There was an earlier attempt, or the holder claims again after an advance: go on from the recovery point.
+    /// There was an earlier attempt, or this attempt has called [`Lease::advance`]. Go on from the recovery point.
     Resumed(Lease),
     /// The key is finished: return the stored answer.
     Replayed(Response),
@@ -92,7 +92,7 @@ impl ClaimOptions {
 }
 
 impl Key {
-    /// Claims the key. The call waits for no row lock and no lease, only for a lock on the whole table.
+    /// Claims the key. Row locks and leases never make this call wait. A lock on the whole table does.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

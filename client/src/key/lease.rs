@@ -1,8 +1,8 @@
 //! Owns the lease: the right to work on a key, and every write that needs it.
 //!
 //! Invariant: each write presents the lease's token. Once another holder has the key, the write fails with `ON001`. The
-//! error rolls back the transaction, so the caller's own writes in it are fenced, too. Once a phase, a step's end or an
-//! answer is committed, a repeat of its call fails with `ON006`.
+//! error rolls back the transaction, so the caller's own writes in it are fenced, too. A call that records a phase, a
+//! step's end or an answer may be repeated. If the first call has committed, the repeat fails with `ON006`.
 
 use std::time::Duration;
 
@@ -79,8 +79,8 @@ impl Lease {
     }
 
     /// Ends a phase: the next attempt goes on from `recovery_point` with `state` (`None` keeps the present state). Call
-    /// this in the transaction of the phase's own writes. Renews the lease from now for `lease`, and returns the time
-    /// left. If `lease` is `None`, the claim's length is used, or the scope's if the claim named none.
+    /// this in the transaction of the phase's own writes. Renews the lease as [`Lease::extend`] does, and returns the
+    /// time left.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));
@@ -206,8 +206,8 @@ impl Lease {
         self.call(exec, PARK, &own).await.map(drop)
     }
 
-    /// Renews the lease from now for `lease`. If `lease` is `None`, the claim's length is used, or the scope's if the
-    /// claim named none. Returns the granted time, which never ends later than `max_lease_life` after the claim.
+    /// Renews the lease. The argument `lease` is the length from now. If it is `None`, the claim's length is used, or
+    /// the scope's if the claim named none. Returns the time left, which ends at most `max_lease_life` after the claim.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

@@ -115,7 +115,7 @@ impl Key {
     /// ```
     ///
     /// # Errors
-    /// Those of [`get`](Key::get); `55006` if it is not parked; `ON001` if it is unknown, or another attempt is parked.
+    /// As [`Key::get`]; `55006` if the key is not parked; `ON001` if there is no such key or another attempt is parked.
     pub async fn resolve<E: Executor>(
         &self,
         exec: &E,

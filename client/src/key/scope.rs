@@ -145,8 +145,8 @@ impl Scope {
         value(&only(call(exec, GET, &[self.as_str()], &[]).await?)?)
     }
 
-    /// Takes up to `max` abandoned keys, for completers. Skips keys that are parked, locked or not due. A key whose
-    /// first lease expired is taken after the next sweep. If `holder` has live leases, returns only their keys.
+    /// Takes up to `max` abandoned keys, for completers. Skips keys that are parked, locked or not due. After a key's
+    /// first lease expires, a sweep marks the key abandoned. If `holder` has live leases of such keys, returns only these.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

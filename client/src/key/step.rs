@@ -53,8 +53,8 @@ pub struct StepEnd {
 impl Lease {
     /// Records that a foreign call begins. Commit this record before you make the call.
     ///
-    /// Until [`Lease::step_done`] or [`Lease::rotate`], each `step` of one attempt gets the same answer, even after the
-    /// foreign call. So ask the other side whether it has acted before this attempt makes the call again.
+    /// An attempt may call `step` again after the foreign call. Until [`Lease::step_done`] or [`Lease::rotate`] it gets
+    /// its first answer again. Before the attempt repeats the foreign call, ask the other side whether it has acted.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_lease.rs"));

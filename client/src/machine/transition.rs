@@ -79,7 +79,7 @@ impl Transition {
     setters! {
         /// Other columns of the row to set in the same UPDATE: a JSON object.
         patch: Json,
-        /// The steps that this requester makes without a claim count as declared moves, too.
+        /// Who makes the move. The move may also be a step of the machine in which this requester has no claim state.
         requester: impl Into<String>,
         /// Moves the row only if it is at this version.
         version: i64,
@@ -146,8 +146,8 @@ impl MachineRow {
 }
 
 impl Machine {
-    /// Moves many rows to one status in one statement. Locks the rows in the order of their ids, and moves each row
-    /// once. `from` and `requester` are as in [`Transition`].
+    /// Moves many rows to one status in one statement. Locks the rows in the order of their ids. An id that is given
+    /// twice counts as one. `from` and `requester` are as in [`Transition`].
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_machine.rs"));

@@ -129,7 +129,8 @@ impl NackOptions {
         Self::new().kind("released")
     }
 
-    /// No retry can help: the events are dead at once, except later events of the same order key, which stay pending.
+    /// A failure that no retry can mend. The nacked events are dead at once. If several of them have the same order
+    /// key, only the first is dead, and the others stay pending.
     pub fn never() -> Self {
         Self::new().kind("never")
     }
@@ -260,8 +261,8 @@ impl Batch {
         value(&only(self.call(exec, ACK, &own).await?)?)
     }
 
-    /// Marks these events as failed; `None`: all events that the batch still holds. Only the first event of each order
-    /// key counts an attempt; later events of the same order keys also leave the batch, uncounted.
+    /// Marks these events as failed; `None`: all events that the batch still holds. For each order key, an attempt is
+    /// counted only for the first of these events. The key's later events leave the batch, too, named or not.
     ///
     /// If an event is [`dead`](Nacked::dead), a compensation can be emitted in the same transaction.
     ///
@@ -314,7 +315,6 @@ impl Batch {
         Ok(value::<Interval>(&only(self.call(exec, EXTEND, &own).await?)?)?.0)
     }
 
-    /// Makes one call with the token. Its first arguments are topic, subscriber and token, the others are `own`.
     async fn call<E: Executor>(
         &self,
         exec: &E,

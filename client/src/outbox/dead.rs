@@ -53,7 +53,7 @@ pub struct DeadLetter {
 
 impl Subscriber {
     /// Lists the failed attempts to deliver an event, the oldest first. After an ack they are kept for at least
-    /// `max_lease_life`. Those of a dead event are kept until its letter is deleted; a redrive keeps them.
+    /// `max_lease_life`. If the event's dead letter is discarded or expires, they are deleted. A redrive keeps them.
     ///
     /// # Errors
     /// `42704` if there is no such topic or subscriber; `42501` if the topic has another owner.

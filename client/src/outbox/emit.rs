@@ -35,8 +35,8 @@ pub struct Emitted {
 
 impl EmitOptions {
     setters! {
-        /// Events of one key are delivered one by one, in the order of ids. One that commits late may follow a higher
-        /// id. A failed event delays the later events of its key, so give each subject (such as a user) its own key.
+        /// Events of one key are delivered one by one, in the order of their ids. An event that commits late may come
+        /// after one with a higher id. A failed event delays the key's later events. Use one key per user or account.
         order_key: impl Into<String>,
         /// A second emit with this key, within the topic's `dedupe_for`, emits nothing.
         dedupe_key: impl Into<String>,

@@ -16,7 +16,7 @@ const PEEK: &str = "SELECT * FROM once.outbox_peek(topic => $1, subscriber => $2
 pub struct PendingEvent {
     /// The event.
     pub event_id: i64,
-    /// `ready`, `delayed`, `leased`, or `waiting` (for an earlier event of its order key, or the batch of its lane).
+    /// `ready`, `delayed`, `leased`, or `waiting` for an earlier event of its key or a leased batch of its lane.
     pub state: String,
     /// When the event becomes due, or became due; if it is leased, when the lease ends; `None` if it is waiting.
     pub due_at: Option<SystemTime>,

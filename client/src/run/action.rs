@@ -1,7 +1,8 @@
 //! Runs one action: the claim, the work in the transaction that finishes the action, and the release.
 //!
-//! Invariant: the work's writes commit at most once. Their transaction also finishes the action under its lease.
-//! Without a claim state it moves the row. If the runner is dropped, the lease expires and a sweep reverts the row.
+//! Invariant: the work's writes commit at most once. With a claim state, their transaction also finishes the action
+//! under its lease. Without a claim state there is no lease, and their transaction moves the row. If the runner is
+//! dropped, the lease expires and a sweep reverts the row.
 
 use std::future::Future;
 use std::time::Duration;
@@ -36,16 +37,15 @@ pub enum Acted {
         /// The row's version, where the machine has one.
         version: Option<i64>,
     },
-    /// Another attempt has the row, a sweep must still revert it, or the row or its machine is locked: retry after this
-    /// time.
+    /// Another attempt has the row, a sweep must still revert it, or the row or its machine is locked. Retry later.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,
     },
     /// The row's cancel flag is set, and no write of the work was committed: tear the row down.
     Cancelling,
-    /// The row's status or version does not fit, or the step lacks this requester. Or [`to`](ActionRunner::to) named a
-    /// status, and the `when` of the move to it is not true.
+    /// The row's status or version does not fit, or the step lacks this requester. The move that
+    /// [`to`](ActionRunner::to) asks for is also refused while the move's `when` condition is not true.
     Refused {
         /// The status that the row has.
         status: Option<String>,
@@ -109,8 +109,8 @@ impl ActionRunner {
     ///   the same transaction and commits.
     /// - Make foreign calls before the first write, while the transaction locks no row. Each call must take less than
     ///   the server's `idle_in_transaction_session_timeout`, as the transaction is open. Send an idempotency key that
-    ///   stays the same until the action has finished: the row's id with a value that only a finish changes, such as a
-    ///   count of finished actions. Do not use the row's version: a claim and its revert change the version, too.
+    ///   stays the same until the action has finished. For example, join the row's id and a count of its finished
+    ///   actions. Do not use the row's version, because each claim and each revert change it.
     /// - When the [lease](Self::lease) is lost, the work is stopped ([`Acted::LeaseLost`]).
     /// - After a lost race or connection the work runs again in a new transaction under the same lease, up to
     ///   [`Backoff::tries`](crate::Backoff::tries) times in all. If only the answer of the commit was lost, the work
@@ -144,7 +144,7 @@ impl ActionRunner {
     /// # Errors
     /// Any error of the work, or of a database that refuses a call or cannot be reached. Then the row is released, or a
     /// sweep reverts it after the lease has expired. If the commit had no answer, such as in a failover, the action may
-    /// be finished: look at the row. Without a claim state a commit whose answer was lost is always an error.
+    /// be finished: look at the row. If there is no claim state, a lost answer of the commit is always an error.
     pub async fn run<P, W, F>(self, pool: &P, mut work: W) -> Result<Acted, Error>
     where
         P: Begin,

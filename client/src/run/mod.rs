@@ -115,9 +115,9 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     /// Chooses to run the work **without a key** when the database cannot be reached to claim the key.
     ///
     /// Without this option the request then fails with an error (fails closed). With it, requests may run twice: two
-    /// copies of one request both run, a retry runs again, and no answer is stored to replay. A claim whose answer was
-    /// lost stays until its lease expires; a retry after that runs the request once more. Choose this only where a
-    /// duplicate is cheaper than a refusal.
+    /// copies of one request both run, a retry runs again, and no answer is stored to replay. The server may make the
+    /// claim although the runner gets no answer. Then retries get [`Outcome::InProgress`] until the claim's lease
+    /// expires; the next retry runs the request again. Choose this only where a duplicate is cheaper than a refusal.
     ///
     /// `hook` is called with the error each time, to count and to alert; a `WARN` line is logged each time. The work
     /// then gets `None` instead of a lease, so it must handle that case. If the server refuses the claim (no right, a
@@ -279,7 +279,6 @@ impl<'e, E: Autocommit> Runner<'e, E> {
         }
     }
 
-    /// Reads the stored answer. An earlier call of the attempt has finished the key, so its last call got ON006.
     async fn read_stored(&self) -> Result<Outcome, Error> {
         match self.claim().await?.1 {
             Claim::Replayed(answer) => Ok(Outcome::Ran(answer)),

@@ -28,7 +28,7 @@ pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(10);
 /// How long handlers may go on after the worker is told to stop.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// The backoff of an abandoned request or a teardown that keeps failing.
+/// After a failure, a completer defers the request with this backoff, and a teardown worker defers the row.
 pub(super) const DEFERRED: Backoff = Backoff {
     base: Duration::from_secs(1),
     cap: Duration::from_secs(300),

@@ -72,7 +72,7 @@ impl Begin for TestMode<Arc<Client>> {
 #[derive(Clone, Debug)]
 pub struct OpenTransaction {
     client: Arc<Client>,
-    /// Declared after `client`, so dropped after it. `Open` then has the transaction's last `Arc` of the connection.
+    /// Must stay below `client`. Rust drops `client` first, and `Open::drop` needs the last `Arc` of a pooled client.
     open: Arc<Open>,
 }
 

@@ -129,8 +129,7 @@ impl<'a, P: Begin> Watch<'a, P> {
         }
     }
 
-    /// Releases the row after a failure. If the lease was lost, returns `None`. Otherwise returns the reason of a
-    /// [`JobFailure::Release`], and fails with the error of a [`JobFailure::Error`].
+    /// Releases the row after a failure; `None` if the lease was lost.
     pub(super) async fn fail(&self, failure: JobFailure) -> Result<Option<String>, Error> {
         let (reason, error) = match failure {
             JobFailure::Release(reason) => (reason, None),
@@ -141,7 +140,8 @@ impl<'a, P: Begin> Watch<'a, P> {
             (Ok(true), None) => Ok(Some(reason)),
             (Ok(true), Some(error)) => Err(error),
             (Err(refusal), None) => Err(refusal),
-            // The job's error names this lease or another one. This lease expires in both cases, as its release failed.
+            // The job's error says that a lease was lost. It was the row's lease, or another one such as a key's.
+            // The row's lease ends in both cases, because its release failed and nothing extends it.
             (Err(_), Some(error)) if error.kind() == Kind::LeaseLost => Ok(None),
             (Err(refusal), Some(error)) => {
                 tracing::warn!(row = ?self.action.row(), error = %refusal, "the row could not be released");

@@ -1,7 +1,8 @@
 //! `action_claim` claims one row for one step's action.
 //!
 //! A call never waits for a row or a lease: if either is locked, the call claims nothing. While a live lease covers
-//! the row, the call only reads. `decide` uses the row, the lease and the clock, and is called again under the locks.
+//! the row, the call only reads. `decide` chooses between an answer and a claim. It uses the row, the lease and the
+//! clock. A row is claimed only after `decide` has run under the locks.
 
 use super::lease::{Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, HOLDER_MAX, SCOPE_MAX, from_utf8, shown};

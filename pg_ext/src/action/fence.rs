@@ -36,8 +36,8 @@ impl FencedAction {
         }
     }
 
-    /// Returns the lease that is held with this token. Also returns an ended lease if `repeats` is true for it: the
-    /// same call has ended this lease, and can answer as before.
+    /// Returns the lease that is held with this token. An earlier call may have ended this lease. `repeats` then
+    /// decides whether the present call repeats that earlier call. A repeated call gets the ended lease.
     pub fn lease(&self, repeats: impl Fn(&Lease) -> bool) -> Result<(Lease, TokenUse)> {
         let Some(lease) = Lease::latest(&self.machine, &self.id)? else {
             return Err(self.forgotten(

@@ -69,7 +69,6 @@ pub fn action_expire(call: &Call) -> Result<Datum> {
     };
     let written = FencedAction::of_present(machine, id, &lease).write(|lease, now| {
         let until = lease.i64(LeaseCol::LeaseUntil);
-        // An expired lease may be deferred, because a sweep could not revert its row.
         let is_later = now < until.max(lease.i64(LeaseCol::LookAt));
         if is_later {
             lease.put_i64(LeaseCol::LeaseUntil, until.min(now));

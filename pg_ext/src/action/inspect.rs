@@ -1,7 +1,7 @@
 //! `action_get` and `action_list`: who has a row, since when, what failed, and what happens next.
 //!
-//! Both are for roles that may observe: they ignore rights on tables and owners of machines. Of a user's row they show
-//! only the id, the status and the cancel flag.
+//! Both functions are for roles that may observe. Such a role needs no right on the table. It need not own the machine.
+//! Of a user's row the functions show only the id, the status and the cancel flag.
 
 use super::lease::{BY_LOOK, Lease, LeaseCol, LeaseState, TABLE};
 use crate::call::{Call, SCOPE_MAX, from_utf8, shown};

@@ -31,7 +31,8 @@ pub fn sweep_leases(max: i64, only: Option<&[u8]>, beside: Beside) -> Result<Swe
     let mut all = Swept::default();
     let mut runs = Vec::new();
     let mut left = max;
-    // A definition that cannot be read fails its own machine only.
+    // Only the names are read here. Each machine's definition is read later, in a subtransaction. The sweep counts an
+    // unreadable definition as a failure, and goes on with the next machine.
     let names = match only {
         Some(name) => vec![StoredMachine::existing(name)?.name().to_vec()],
         None => stored::names()?,

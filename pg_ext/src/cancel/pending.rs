@@ -110,7 +110,8 @@ pub fn close_orphaned(machine: &[u8]) -> Result<std::result::Result<(), Failure>
     })
 }
 
-/// Closes teardowns whose rows the current user does not find in the table.
+/// Closes teardowns whose rows were deleted. Must run as the table's owner, because a policy may hide rows from the
+/// caller.
 fn close_of_gone_rows(machine: &Machine) -> Result<()> {
     let table = Table::to_write(TABLE)?;
     let snapshot = Snapshot::latest();

@@ -4,8 +4,10 @@
 //! paid back once. Lock order: row, items by key, wallet.
 //!
 //! Invariant: the marked items are exactly the locked items, and the sum of their amounts is credited; otherwise
-//! nothing is written. Without a limit the UPDATE finds the items by the same condition again, which is cheaper than a
-//! join with the locked items.
+//! nothing is written.
+//!
+//! The statement first locks the items, then updates them. With `max_items` the UPDATE joins the locked items. Without
+//! `max_items` it repeats the condition that selected them, because this is cheaper than the join.
 
 use super::items::{Items, WhichItems};
 use super::numeric;
@@ -21,9 +23,9 @@ use crate::spi::column;
 use crate::table::{Snapshot, above_read_committed};
 use pgrx::pg_sys::{self, Datum};
 
-/// $1 the row's id, $2 the limit of items. All items are locked in key order before the first is written, because the
-/// condition of the UPDATE needs their number. An item that was decided during the wait for its lock is left out; an
-/// item that was changed counts with its new amount.
+/// $1 the row's id, $2 the limit of items. The items are locked in key order. The condition of the UPDATE reads the
+/// number of locked items, which is known only after the last lock. So the first write comes after the last lock. An
+/// item that was decided during the wait for its lock is left out; an item that was changed counts with its new amount.
 const REFUND: &str = "
     WITH due AS MATERIALIZED (
         SELECT i.{item_id} AS \"once$key\",
@@ -69,8 +71,9 @@ const REFUND: &str = "
 const PAY: &str = "
     CASE WHEN {when} THEN CASE WHEN {payable} THEN i.{amount}::{number} END ELSE 0::{number} END";
 
-/// The values of `{limit}`, `{from_due}` and `{which}`. SOME marks the items whose keys are in the CTE `due`. A table
-/// that inherits may have another row's item with the same key, so SOME compares the subject, too.
+/// The values of `{limit}`, `{from_due}` and `{which}`. SOME marks the items whose keys are in the CTE `due`. The
+/// items table and a table that inherits from it can each have an item with the same key. The two items may belong to
+/// different rows. So SOME compares the subject, too.
 const ALL: [(&str, &str); 3] = [
     ("limit", ""),
     ("from_due", ""),

@@ -7,8 +7,8 @@ use crate::spi::Kept;
 use pgrx::pg_sys::{Datum, TIMESTAMPTZOID};
 use std::ffi::CStr;
 
-// Reports only sessions of this database, because vacuum here looks at no others. An open transaction of another
-// database can make the snapshots of these sessions older. `ELSEWHERE` reports such a transaction.
+// Reports only sessions of this database, because vacuum here looks at no others. `ELSEWHERE` reports old transactions
+// that write in other databases.
 const SNAPSHOTS: &CStr = c"
     SELECT 'warning',
            pg_catalog.format('an old transaction holds back vacuum: backend %s', a.pid),

@@ -105,7 +105,8 @@ pub fn ask(report: &Report) -> Result<()> {
     never(report, now, grace, &shown(remedy.map_or(b"", varlena)))
 }
 
-/// Reports tasks that have never run: as a warning if one of their rows has waited for once.janitor_grace or longer.
+/// Reports tasks that have never run. If work for one of them has waited for once.janitor_grace or longer, the level is
+/// warning.
 fn never(report: &Report, now: i64, grace: i64, remedy: &str) -> Result<()> {
     let run: BTreeSet<String> = (spi::query_once(&HAVE_RUN, &[])?.iter())
         .filter_map(|row| column(row, 0).map(|task| shown(varlena(task))))

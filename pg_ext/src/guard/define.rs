@@ -47,7 +47,8 @@ const STORE: &CStr = c"
         owner_incarnation = excluded.owner_incarnation, definition = excluded.definition,
         table_names = excluded.table_names";
 
-// A new row records no run, so the machine's claim states are not covered until a sweep has succeeded.
+// A new row of once.janitor records no run. Until a sweep has succeeded, machine_assert reports the machine's claim
+// states.
 const WATCH: &CStr = c"
     INSERT INTO once.janitor (task, machine, done, failed) VALUES ('action_release', $1, 0, 0)
     ON CONFLICT (task, machine) DO NOTHING";

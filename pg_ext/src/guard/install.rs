@@ -92,9 +92,7 @@ fn are_those_wanted(machine: &str, present: &[PresentGuard], wanted: &[WantedGua
     wanted.len() == present.len() && wanted.iter().all(|w| present.iter().any(|p| serves(p, w)))
 }
 
-/// Whether the machine's guard is intact. The machine is then marked as guarded. Its triggers are as machine_guard
-/// creates them, and fire on each table and partition. A table that only inherits from a guarded table gets no guard
-/// and is ignored.
+/// Whether the machine's guard is intact. A table that only inherits from a guarded table gets no guard and is ignored.
 fn is_whole(machine: &Machine) -> Result<bool> {
     let name = machine.name();
     let is_marked = StoredMachine::find(&from_utf8(name))?.is_some_and(|s| s.guarded());

@@ -1,7 +1,8 @@
 //! A message or a step of a saga, and its row in `once.inbox`.
 //!
-//! Rows are found by a hash of the names, which every version computes in the same way. The hashed bytes begin with
-//! NUL, and the hashed bytes of a key never do. So a key and a message of the same names have different locks.
+//! A row is found by a hash of its names. Every version computes this hash in the same way. The lock that serializes
+//! inserts of the row also has its number from this hash. A message's hashed bytes begin with NUL. A key's hashed bytes
+//! begin with its scope, which contains no NUL. Therefore a key and a message of the same names have different locks.
 
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};

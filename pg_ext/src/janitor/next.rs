@@ -1,9 +1,11 @@
 //! The time at which the next pass over this database can have something to do, unless somebody writes earlier.
 //!
 //! The answer is the earliest time at which a row may be due, read from the index that the task's sweep reads. It may
-//! be in the past, because rows that the last sweep found locked are included. Three kinds of work can wait for the
-//! longest pause, and are left out. These are the task outbox_retire, the closing of orphaned teardowns, and the
-//! deletion of the moves of machines that have no `history` now.
+//! be in the past, because rows that the last sweep found locked are included.
+//!
+//! A pass over an idle database comes after [`settings::longest_pause`]. Three kinds of work can wait for that pass and
+//! are left out of the answer. These are the task outbox_retire, the closing of orphaned teardowns, and the deletion of
+//! the moves of machines that have no `history` now.
 
 use crate::clock;
 use crate::error::Result;

@@ -106,7 +106,8 @@ pub fn janitor_status(call: &Call) -> Result<Datum> {
     Ok(call.return_null())
 }
 
-/// The microseconds that the oldest row (for outbox_retire, the oldest event) has waited for a task that never ran.
+/// The microseconds that the oldest due row of a task has waited. For outbox_retire, each stored event counts as due.
+/// Call this only for a task that never ran.
 pub fn waited_us(task: Task, now: i64) -> Result<Option<i64>> {
     let due = match task {
         Task::OutboxRetire => outbox::stored(None)?,

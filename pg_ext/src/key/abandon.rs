@@ -1,12 +1,13 @@
 //! The sweep task `key_abandon`: an unfinished key whose first lease has expired moves to the index lane [`PENDING`].
-//! Completers read only that lane, so they never read finished keys. Metrics reads a bounded part of the lane ORDINARY.
+//! Completers read only that lane, so they never read finished keys. The lane ORDINARY has the finished keys, and the
+//! keys in their first lease. The function once.metrics reads a bounded part of this lane.
 //!
 //! The mark is a time, stored in the row '' of once.key_mark. Every key with look_at up to the mark is finished or
 //! moved, with two exceptions:
 //! - A claim that commits late. Its transaction has locked once.key in ROW EXCLUSIVE mode before the claim reads the
-//!   clock. Each run stores the present mark for each transaction that newly holds that lock. When such a transaction
-//!   has ended, the next run reads again from the stored mark. Meanwhile the mark advances, so an open transaction
-//!   delays only its own keys.
+//!   clock. The first run that sees this lock stores the present mark as the transaction's mark, too. While the
+//!   transaction is open, the mark in the row '' advances, and runs move other keys. An open transaction delays only
+//!   its own keys. When it has ended, the next run reads again from the transaction's mark on.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
 //! A run scans twice: above the mark, and for late claims. Each scan keeps a bounded number of entries, the oldest of
@@ -75,7 +76,8 @@ const INTO_PENDING_LANE: &CStr = c"
     forgotten AS (DELETE FROM once.key_locked l WHERE l.id NOT IN (SELECT k.id FROM locked k))
     SELECT pg_catalog.count(*) FROM moved";
 
-// $1: the new mark. $3: ended transactions. Their keys were read again up to the look_at $2; NULL: all were read.
+// $1: the new mark. $2: the look_at that the scan for late claims reached, or NULL after a complete scan. $3: the names
+// of the ended transactions.
 const END: &CStr = c"
     WITH done AS (DELETE FROM once.key_mark m WHERE m.waits_for = ANY ($3) AND $2 IS NULL),
     later AS (UPDATE once.key_mark m SET look_at = $2 WHERE m.waits_for = ANY ($3) AND m.look_at < $2)

@@ -182,8 +182,9 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // key_reap reads the key only from reap_at on, and notices then that the scope's gone_for was lowered. The
-        // limit keeps reap_at early enough for that.
+        // The scope's gone_for may be lowered after this claim. key_reap notices that only at reap_at. With a late
+        // reap_at the key would stay too long. So gone_for counts here as at most the ttl or a day, whichever is
+        // longer.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(
             Col::ReapAt,

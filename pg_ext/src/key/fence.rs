@@ -130,9 +130,9 @@ impl<'a> FencedKey<'a> {
         Ok(FencedKey { named, token })
     }
 
-    /// Calls `decide` with the row while the attempt with this token is running. After the attempt has ended, calls
-    /// `repeated` until another attempt begins. If `repeated` answers a repeated call, returns its answer. All other
-    /// calls raise ON001 or ON006.
+    /// While the attempt with this token is running, `decide` gets the row. After this attempt has ended and before
+    /// another one begins, `repeated` gets the row. It answers Some for a repeated call, and `change` returns that
+    /// answer. All other calls raise ON001 or ON006.
     pub fn change<T>(
         &self,
         mut repeated: impl FnMut(&KeyRow) -> Option<T>,

@@ -68,8 +68,8 @@ pub fn key_extend(call: &Call) -> Result<Datum> {
     Ok(clock::interval_datum(left.max(0)))
 }
 
-/// Renews the lease from now; its end is at most max_lease_life after the claim. If `lease` is None, the end becomes
-/// earlier only if max_lease_life was lowered. Answers that the row is to be stored, and the time left.
+/// Renews the lease from now; its end is at most max_lease_life after the claim. Answers that the row is to be stored,
+/// and the time left.
 fn renew(
     row: &mut KeyRow,
     options: &ScopeOptions,

@@ -30,7 +30,8 @@ pub const WHOLE: u8 = b'0';
 /// empties the row, or deletes it if gone_for is over, too.
 const TO_EMPTY: u8 = b'1';
 /// The bytes that `fillfactor` leaves on a page for new row versions. A larger version rarely fits on the page, so its
-/// update is rarely HOT. A change of the indexed reap_at in this update then costs little more.
+/// update is rarely HOT. An update that changes the indexed reap_at is never HOT. Therefore put_finished changes
+/// reap_at only in rows with more than LARGE bytes.
 const LARGE: usize = 800;
 
 /// Column numbers, from 1.
@@ -189,9 +190,9 @@ impl KeyRow {
         }
     }
 
-    /// The value as of now: a `Now` that an earlier transaction stored reads as `Earlier`. After a write the row
-    /// is this transaction's own, and a `Now` in it reads as `Now`. So fence.rs stores the value as of now with each
-    /// write.
+    /// A stored `Now` reads as `Now` in the transaction that wrote the row, and as `Earlier` in later transactions.
+    /// A later transaction that writes the row again would read the old `Now` as its own. To prevent this, fence.rs
+    /// stores `Earlier` instead of the old `Now`.
     pub fn advanced(&self) -> Advanced {
         match self.raw(Col::Advanced).map_or(0, |d| d.value() as u8) {
             b'0' => Advanced::Never,

@@ -53,7 +53,7 @@ impl ScopeOptions {
         Ok(ScopeOptions::read(stored))
     }
 
-    /// The options without a check of the owner, for counts.
+    /// The options without a check of the owner. The metrics count the keys of every scope, whoever owns it.
     pub fn for_watching(scope: &[u8]) -> Result<ScopeOptions> {
         Ok(ScopeOptions::read(stored(scope)?))
     }

@@ -9,7 +9,8 @@ use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 const MOST_SCOPES: i32 = 10_000;
-/// The search reads at most this many index entries of one scope. An old snapshot keeps the entries of deleted keys.
+/// The search for a key of a scope stops after this many index entries. While an old snapshot is open, the index can
+/// contain many entries of deleted keys.
 const MOST_ENTRIES: usize = 1_000;
 
 /// The names of scopes in byte order. Index probes find the next name, however many keys a scope has.
@@ -35,7 +36,8 @@ impl ScopeNames {
         Ok(found.and_then(|slot| slot.column(1).map(|d| varlena(d).to_vec())))
     }
 
-    /// The first scope after this name that has keys. A scope with MOST_ENTRIES entries of deleted keys counts, too.
+    /// The first scope after this name that has keys. After MOST_ENTRIES entries of deleted keys in one scope, the
+    /// search stops and returns this scope. It is then unknown whether the scope has keys.
     pub fn used_after(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut name = name.to_vec();
         loop {

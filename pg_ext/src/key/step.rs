@@ -61,8 +61,9 @@ impl StepRow {
         row
     }
 
-    /// The step's latest row, at any isolation level. Above READ COMMITTED, the transaction's snapshot may lack this
-    /// row. Most step calls only lock the key's row, so often no serialization error reports the old snapshot.
+    /// The step's latest row, at any isolation level. Above READ COMMITTED, the transaction's snapshot may be older
+    /// than this row. Most step calls lock the key's row and do not change it. A lock alone causes no serialization
+    /// error in other transactions. So a search with the old snapshot could miss the step without an error.
     fn find(id: KeyId, step: &[u8]) -> Result<Option<StepRow>> {
         let table = Table::to_read(TABLE)?;
         let keys = &mut [

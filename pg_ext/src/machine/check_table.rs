@@ -163,7 +163,8 @@ impl<'a> NamedColumn<'a> {
         }
     }
 
-    /// Checks that an UPDATE can set the column and does not move the row: not generated, and in no partition key.
+    /// Adds a fault for a generated column, which no UPDATE can set. Also adds a fault for a column of a partition key.
+    /// An UPDATE of such a column can put the row into another partition.
     pub fn is_ours_to_set(&self) {
         let name = self.name();
         if self.column.generated {

@@ -1,7 +1,8 @@
 //! A machine's definition as one tree. `read` makes the tree from JSON; machine_define checks it and stores it.
 //!
 //! The stored form (`once.machine.definition`) is this tree as JSON: every name in a predicate is qualified, and each
-//! interval is also stored in microseconds. The tables and the owner have columns of their own.
+//! interval is also stored in microseconds. This JSON leaves out the tables and the owner. They are in other columns of
+//! once.machine.
 
 use serde::{Deserialize, Serialize};
 

@@ -175,9 +175,10 @@ fn is_ordinary(definition: &Definition, from: &str, to: &str) -> bool {
 }
 
 impl PlainTable {
-    /// None: the table is not plain ([`Table::plain`] with this machine's guard as the known trigger), the id has no
-    /// unique btree of its own, or a column has an unusual type. The status must be a text, varchar or enum, the
-    /// version a bigint, the flag a boolean, and each column of the patch a scalar; the id must not be a domain.
+    /// None: no direct move is possible. [`Table::plain`] must accept the table. It accepts two kinds of triggers on
+    /// UPDATE, this machine's guard and the server's own triggers for foreign keys. The id must have a unique btree of
+    /// its own, and must not be a domain. The status must be a text, varchar or enum. The version must be a bigint, the
+    /// flag a boolean, and each column of the patch a scalar.
     fn of_machine(machine: &Machine, patch: &Patch) -> Option<PlainTable> {
         let shape = &machine.shape;
         let (status, version) = (&shape.status, &shape.version);

@@ -40,7 +40,8 @@ pub struct Machine {
     checked: Cell<u64>,
     /// The count of [`changes::DEFINITIONS`] before the machine's row was last read.
     read: Cell<Option<u64>>,
-    /// Whether the machine has an owner. Role changes are not counted, so each call checks the caller's membership.
+    /// Whether the machine has an owner. If it has, [`Machine::named`] checks the caller's membership in each call. An
+    /// older check may be out of date, because [`changes`] does not count changes of roles.
     owned: Cell<bool>,
     plans: RefCell<HashMap<Vec<u8>, Rc<Statement>>>,
     /// Moves that need no SQL statement; None: the move needs one.
@@ -181,7 +182,8 @@ impl Machine {
     /// 42501 unless the caller may update the row's status: leases and teardowns need that right.
     pub fn ensure_may_update(&self) -> Result<()> {
         let table = &self.shape.table;
-        // The next statement reports a table or a column that was dropped.
+        // If the table or the column was dropped, `is_gone` becomes true, and this check passes. The next SQL statement
+        // on the table then reports what is missing.
         let mut is_gone = false;
         // SAFETY: both look into the system caches.
         let may = unsafe {
@@ -220,7 +222,8 @@ impl Machine {
         .hint("A trigger, a rule or a policy of the table suppresses or changes the update. Change it so that it does not affect this machine's moves.")
     }
 
-    /// The only row that a statement found by a key; ON003 if the key is not unique any more.
+    /// `rows` is what a statement returned for one id. Returns the only row. None: there is no row. Several rows raise
+    /// ON003, because the unique index of the id is gone.
     pub fn one<'a>(&self, rows: &'a [Row]) -> Result<Option<&'a Row>> {
         match rows {
             [] => Ok(None),

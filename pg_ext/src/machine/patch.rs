@@ -91,8 +91,9 @@ fn decoded(name: &[u8]) -> Text<'_> {
     json::string(name).unwrap_or(Cow::Borrowed(name))
 }
 
-/// A value as jsonb_populate_record reads it: its text in jsonb. Conversion to jsonb does not change strings, true,
-/// false, and short numbers without an exponent that do not begin with -0.
+/// The text from which jsonb_populate_record makes a column's value. None is NULL. For a string this text is the
+/// string's content. For every other value it is what jsonb prints. jsonb prints true, false and most short numbers
+/// unchanged. It may change a number that has an exponent or begins with -0.
 fn as_text(value: &[u8]) -> Result<Option<Text<'_>>> {
     let digits = value.strip_prefix(b"-").unwrap_or(value);
     let same = value.len() < 100

@@ -1,9 +1,9 @@
 //! Qualifies every name of an expression, also those of pg_catalog.
 //!
-//! The server writes a name without its schema if the search_path finds it, and pg_catalog is always searched. But a
-//! session may put another schema, or a temporary schema, before pg_catalog. So the text is parsed once more: each bare
-//! operator, function, type or collation in it gets `pg_catalog.`. A literal with a backslash becomes E'...', which
-//! does not depend on standard_conforming_strings.
+//! `predicate.rs` lets the server write the expression as a text. In this text the names of pg_catalog have no schema.
+//! Later a session may put another schema, or a temporary schema, before pg_catalog. Then a bare name may mean another
+//! object. So the server's text is parsed here, and each bare operator, function, type or collation gets `pg_catalog.`.
+//! A literal with a backslash becomes E'...', which does not depend on standard_conforming_strings.
 //!
 //! IS DISTINCT FROM and NULLIF have no place for an operator's name; `predicate.rs` allows them with the server's own
 //! `=` only.

@@ -39,7 +39,8 @@ pub fn check_rules(definition: &Definition, faults: &Faults) {
 /// A definition and the indexes that the checks use. Members that could not be read are left out.
 struct Rules<'a> {
     definition: &'a Definition,
-    /// Every mention of a status outside the members status_types and claim_state. A check adds faults in this order.
+    /// Every place that names a status, except the members status_types and claim_state. The checks of these places add
+    /// their faults in the order of this list.
     mentions: Vec<Mention<'a>>,
     terminal: HashSet<&'a str>,
     /// In the order of the steps and then of the requesters.

@@ -30,7 +30,7 @@ pub fn literal(text: &str) -> String {
     }
 }
 
-/// An array of these values of a type.
+/// The SQL expression `ARRAY[...]` with these values as quoted literals. `of` is the type of the elements.
 pub fn array<'a>(values: impl IntoIterator<Item = &'a str>, of: &str) -> String {
     let literals: Vec<_> = values.into_iter().map(literal).collect();
     format!("ARRAY[{}]::{of}[]", literals.join(", "))

@@ -177,9 +177,9 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry in the order of their event ids, which is the order of emission. Looks up since
-    /// when each row waits. Stops looking up after a row that waits since the emission of its event, because the events
-    /// of all later rows were emitted later.
+    /// Counts the rows of once.retry in the order of their event ids, which is the order of emission. Some rows
+    /// have waited since the emission of their event. After the first such row, no more events are looked up, because
+    /// no later row has waited longer.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;

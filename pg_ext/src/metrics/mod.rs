@@ -76,7 +76,7 @@ pub fn metrics(call: &Call) -> Result<Datum> {
         "pg_once_info",
         &version,
         1.0,
-        "Always 1; version: of the library that is loaded.",
+        "Always 1. The label version has the version of the loaded library.",
     )?;
     for (of, fill) in PARTS {
         let filled = subxact::attempt_briefly(|| fill(&sheet))?;

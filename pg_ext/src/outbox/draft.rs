@@ -30,7 +30,7 @@ pub struct Draft<'a> {
     pub alone: bool,
     /// Whether once.retry may have rows of the subscriber. True also after this take has put back an expired batch.
     pub retries: bool,
-    /// Whether an earlier batch still held events when this take found it.
+    /// Whether this take has found an earlier batch with events in it. A batch with an expired lease counts, too.
     pub is_active: bool,
 }
 

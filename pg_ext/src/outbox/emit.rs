@@ -5,10 +5,12 @@
 //! lanes do not change until this transaction has ended. seen.rs relies on the order of the two ids.
 //!
 //! The check reads a cached row of once.segment. The sweep task outbox_retire opens a new segment in place of an old
-//! one. At its commit it first sends an invalidation of the cached row, and then releases the task's lock. An emitter
-//! that locks the old segment after the invalidation sees the new row. An emitter that has locked it earlier may see
-//! the old row, and writes to the old segment. The old segment is drained by a later run of the task. That run begins
-//! after the task's lock was released, so it sees the emitter's lock.
+//! one. A run of the task holds the task's lock. At its commit it first sends an invalidation of the cached row, and
+//! then releases the task's lock. An emitter that locks the old segment after the invalidation sees the new row.
+//!
+//! An emitter that has locked the old segment earlier may see the old row, and writes to the old segment. Only a later
+//! run of the task drains the old segment. It begins after the emitter has locked the segment. So it finds the segment
+//! locked while the emitter's transaction is open, and does not drain it.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;
@@ -206,8 +208,8 @@ fn first_of(topic: &Topic, key: &[u8], event_id: i64) -> Result<Option<i64>> {
         if !spi::query_latest(&TAKE_KEY, &args)?.is_empty() {
             return Ok(None);
         }
-        // TAKE_KEY locks the row also if its window is not over, so no sweep deletes it now. If FIRST still finds no
-        // row, try again.
+        // An earlier event has the key, and its dedupe window is not over. TAKE_KEY has changed nothing, but it has
+        // locked the earlier event's row. So no sweep can delete this row before FIRST reads it.
         let first = spi::query_latest(&FIRST, &[topic_id, id])?;
         if let Some(first) = spi::first(&first) {
             return Ok(Some(first.value() as i64));

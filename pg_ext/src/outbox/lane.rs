@@ -19,8 +19,9 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// In each lane, a take puts at most this many fresh events behind earlier events in once.retry. From expired batches
-/// it puts events back until it has put back this many.
+/// While once.retry has events of an order_key, a fresh event of this order_key goes there, too. After this many such
+/// events in a lane, a take stops reading the log. A take also puts back the expired batches of the lane, one after
+/// another. After this many events of these batches, it puts back no further batch.
 const MOST_BEHIND: usize = 10_000;
 
 pub struct LockedLane<'a> {

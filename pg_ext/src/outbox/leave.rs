@@ -1,9 +1,9 @@
 //! Undelivered events leave a batch (acked events: ack.rs). Each undelivered event goes to the dead letters or to
 //! once.retry: due at once, due later, or waiting behind an earlier event of its order_key.
 //!
-//! Invariant: when an undelivered event leaves, the later events of its key leave the batch too. So a batch never holds
-//! an event while an earlier event of its key has a waiting row (no token, due_at infinity) in once.retry. The caller
-//! has locked the batch, and writes the receipt.
+//! Invariant: when an undelivered event leaves, the later events of its order_key leave the batch with it. In
+//! once.retry they wait behind the first event of the order_key. A waiting row has no token, and its due_at is
+//! infinity. The caller has locked the batch, and writes the receipt.
 
 use super::batch::Batch;
 use super::dead;

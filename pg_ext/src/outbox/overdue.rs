@@ -53,7 +53,7 @@ pub struct PutBack {
     /// The batches that no longer hold an event.
     pub over: HashSet<i64>,
     pub events: i64,
-    /// Whether `most` was reached before the last batch.
+    /// Whether [`put_back`] stopped at its limit `most` and left some batches.
     pub more: bool,
 }
 
@@ -139,8 +139,8 @@ fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         .collect()
 }
 
-/// Token and lease_until of each open batch whose lease ends by `now`. The last part of a lane lists the batches that
-/// may be open. A subscriber that has never taken an event costs one probe.
+/// Token and lease_until of each open batch whose lease ends by `now`. A lane's last row in once.batch lists the
+/// batches that may be open. A subscriber that has never taken an event costs one probe.
 pub fn overdue_batches(sub: &Subscriber, now: i64) -> Result<Vec<(i64, i64)>> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_read(batch::TABLE)?;

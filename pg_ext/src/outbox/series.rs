@@ -41,8 +41,8 @@ fn last(snapshot: &Snapshot) -> Result<Option<(i32, bool)>> {
     Ok(last.map(|slot| (number(&slot, 1) as i32, number(&slot, 2) == present)))
 }
 
-/// The last series, if this incarnation began it, else None. An earlier series of this incarnation is never returned: a
-/// lane that has been read up to the last series would skip new events of an earlier series.
+/// The last series, if this incarnation began it, else None. New events are written only to the last series. A lane may
+/// have been read up to the last series, and would skip new events of an earlier series.
 pub fn begun(snapshot: &Snapshot) -> Result<Option<i32>> {
     Ok(last(snapshot)?.and_then(|(series, ours)| ours.then_some(series)))
 }

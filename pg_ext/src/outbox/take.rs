@@ -1,8 +1,9 @@
 //! `outbox_take`: a batch of due events, from as many lanes as are needed to fill it, at most MOST_LANES.
 //!
-//! A take tries lane after lane, and skips lanes that another transaction has locked. A take that has written no row
-//! then waits a moment for locked lanes of events without order_key. Until its transaction ends, a take holds the lock
-//! of each lane for which it wrote rows. So the next take of the lane sees those rows.
+//! A take tries lane after lane, and skips lanes that another transaction has locked. If it has then written nothing,
+//! it tries the skipped lanes again for up to WAIT_MS. Of these it tries only the lanes of events without order_key.
+//! Until its transaction ends, a take holds the lock of each lane for which it wrote rows. So the next take of the lane
+//! sees those rows.
 
 use super::draft::{Draft, TakeWish};
 use super::event::is_unordered;
@@ -82,7 +83,6 @@ pub fn outbox_take(call: &Call) -> Result<Datum> {
 }
 
 /// Tries the locked lanes again. Stops when it has written rows, when it has locked each lane once, or after WAIT_MS.
-/// The wait is bounded because a transaction that stays open keeps its lanes locked.
 fn wait_for(mut busy: Vec<i32>, draft: &mut Draft, lanes: &mut LaneOrder) -> Result<()> {
     for _ in 0..WAIT_MS {
         let mut still = Vec::new();
@@ -146,7 +146,8 @@ impl LaneOrder {
         })
     }
 
-    /// A suspect is only added to an empty draft. So every second take begins with the lanes that have suspects.
+    /// A suspect is only added to an empty draft. In the usual order, earlier lanes may add events in every take. The
+    /// suspect would then never be taken. So every second take begins with the lanes that have suspects.
     fn order(&mut self, subscriber: &Subscriber, retries: bool) -> Result<Vec<i32>> {
         let usual = self.usual_order(subscriber);
         if self.takes.is_multiple_of(2) || !retries {

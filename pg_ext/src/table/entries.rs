@@ -101,8 +101,8 @@ impl Table {
         }
     }
 
-    /// Passes the columns of the first entry in this range of an index to `read`; its row may be gone. The columns are
-    /// valid within the call.
+    /// Finds the first entry in this range of an index, and calls `read` with its columns. The entry's row may be gone.
+    /// The columns are valid within that call.
     pub fn first_entry<T>(
         &self,
         index: Name,

@@ -41,7 +41,8 @@ impl<T> Recalled<T> {
 
     /// The value for this name, from `read` if no value is cached; `read` must see the latest committed rows.
     pub fn get(&'static self, name: &[u8], read: impl FnOnce() -> Result<T>) -> Result<Rc<T>> {
-        // SAFETY: the server calls the first function between two commands, and the second with each new table lock.
+        // SAFETY: both calls are allowed inside a transaction. The server itself calls CommandCounterIncrement between
+        // two commands, and AcceptInvalidationMessages after it takes a table lock.
         unsafe {
             pg_sys::CommandCounterIncrement();
             pg_sys::AcceptInvalidationMessages();

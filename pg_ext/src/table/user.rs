@@ -23,8 +23,9 @@ impl Table {
         (!rel.is_null()).then(|| Table { rel })
     }
 
-    /// Whether the caller may read and update the whole table, and no hook of an extension checks rights. False for a
-    /// caller who has rights on columns only: the executor checks column rights.
+    /// Whether the caller may read and update the whole table, and no hook of an extension checks rights. A caller who
+    /// has rights only on single columns gets false. `machine/direct.rs` then leaves the UPDATE to the executor, which
+    /// checks these rights.
     pub fn is_open_to_caller(&self) -> bool {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE);
         let all = pg_sys::AclMaskHow::ACLMASK_ALL;
@@ -49,9 +50,11 @@ impl Table {
         unsafe { pg_sys::CheckCmdReplicaIdentity(self.rel, pg_sys::CmdType::CMD_UPDATE) };
     }
 
-    /// Whether an UPDATE of these columns fires `known` triggers. None if `computes` or `is_in_key` is true, or if the
-    /// table is a partition, a parent or no heap, or has rules or policies. None also if an UPDATE trigger is neither
-    /// `known` nor one of the server's own triggers for foreign keys.
+    /// Whether an UPDATE of these columns fires `known` triggers. The answer is None in these cases:
+    /// - The table is a partition, a parent or no heap, or it has rules or policies.
+    /// - A new row version needs a generated value or the check of a NOT NULL.
+    /// - The UPDATE may need the check of a foreign key.
+    /// - An UPDATE trigger is neither `known` nor one of the server's own triggers for foreign keys.
     pub fn plain(&self, written: &[i16], known: impl Fn(&pg_sys::Trigger) -> bool) -> Option<bool> {
         // SAFETY: the relation is open, so `rd_rel` points to its copy of the pg_class row.
         let is_plain = unsafe {
@@ -70,8 +73,8 @@ impl Table {
     }
 
     /// Whether a new row version needs a generated value or the check of a NOT NULL. `machine/direct.rs` writes no NULL
-    /// to a NOT NULL column, and copies the other columns from the older version. The older version can have a NULL
-    /// only if the NOT NULL is NOT VALID (from 18 on). So only such a NOT NULL needs the check.
+    /// to a NOT NULL column, and copies the other columns from the older version. From 18 on, a NOT NULL can be NOT
+    /// VALID, and the older version can then have a NULL. Only such a NOT NULL needs the check.
     fn computes(&self) -> bool {
         let Some(constraints) = self.constraints() else {
             return false;
@@ -150,7 +153,8 @@ impl Table {
     }
 
     /// Whether one of the columns is in a foreign key, or in a unique index (a foreign key may point to its columns).
-    /// Always true if a foreign key has MATCH FULL: older rows may violate it, and any update checks it.
+    /// Always true if the table has a foreign key with MATCH FULL. This foreign key may be NOT VALID. An older row can
+    /// then have NULLs in some of the foreign key's columns. An UPDATE that leaves them there raises an error.
     fn is_in_key(&self, columns: &[i16]) -> bool {
         let in_index = |number: &i16| {
             // SAFETY: the relation is open; the bitmap is a copy.

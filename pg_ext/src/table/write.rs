@@ -106,7 +106,8 @@ impl Table {
         Ok(outcome)
     }
 
-    /// True if this transaction has locked the row, or an update may wait for another transaction that holds the row.
+    /// True if an open transaction, perhaps this one, has locked the row. Also true if another open transaction has
+    /// updated or deleted the row. An update of such a row may have to wait.
     pub fn is_held(&self, tid: ItemPointerData) -> bool {
         let mut tuple = pg_sys::HeapTupleData {
             t_self: tid,

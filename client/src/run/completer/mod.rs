@@ -1,8 +1,8 @@
 //! Owns the completer: it finishes abandoned requests.
 //!
-//! Invariant: a completer takes no more keys than it has free handlers, so the work on each key begins immediately.
-//! Exception: over shards, a failed take is repeated without a reserved handler. Then its key may wait for one. A
-//! request that fails does not stop the others. Many completers may work in one scope: each key goes to one of them.
+//! Invariant: a completer takes no more keys than it has free handlers, so the work on each key begins at once.
+//! Exception: when a shard's take fails, other shards may get its handler. The shard's next key may wait for a handler.
+//! A request that fails does not stop the others. Many completers may share a scope: each key goes to one of them.
 
 mod request;
 mod words;

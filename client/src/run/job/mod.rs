@@ -55,8 +55,8 @@ pub trait Job: Send + Sync {
         item: &Self::Item,
     ) -> impl Future<Output = Result<Self::Made, JobFailure>> + Send;
 
-    /// Marks the item as done and, only if this changed the item's row, charges for the item. After a lost race this
-    /// runs again, in a new transaction.
+    /// Marks the item's row as done. If that changed the row, also charges for the item. If the row was done before,
+    /// charges nothing. After a lost race the method runs again, in a new transaction.
     fn save(
         &mut self,
         transaction: &OpenTransaction,
@@ -78,8 +78,8 @@ pub trait Job: Send + Sync {
         async { Ok(()) }
     }
 
-    /// Called when the lease was lost, or the job was told to stop, before this item was saved. Deletes only
-    /// this attempt's artifacts of the item, because another attempt may be working on the item by now.
+    /// Called with the unsaved item when the lease was lost or the job was told to stop. Deletes only this attempt's
+    /// artifacts of the item, because another attempt may be working on the item by now.
     fn discard(&mut self, action: &Action, item: &Self::Item) -> impl Future<Output = ()> + Send;
 
     /// Called when the job is cancelled. Deletes the artifacts of these items, from all attempts. A missing

@@ -23,9 +23,9 @@ impl JobFailure {
     }
 }
 
-/// `?` converts an error of the database or of JSON; for any other error write `.map_err(Error::other)?`. `?` does not
-/// convert a [`Failure`](crate::Failure) of a foreign call, whose outcome may be unknown. After the row's release the
-/// next claim repeats the call. If the other side drops duplicates, that is safe: return [`JobFailure::release`].
+/// `?` converts an error of the database or of JSON; for any other error write `.map_err(Error::other)?`. A
+/// [`Failure`](crate::Failure) of a foreign call is not converted, because the call may have taken effect. If the other
+/// side drops duplicates, return [`JobFailure::release`]. The row is released, and the next claim repeats the call.
 impl<X: Into<Error>> From<X> for JobFailure {
     fn from(error: X) -> Self {
         Self::Error(error.into())
@@ -35,7 +35,7 @@ impl<X: Into<Error>> From<X> for JobFailure {
 /// The outcome of a job. A `match` must handle each case.
 #[derive(Clone, Debug)]
 pub enum JobOutcome {
-    /// All items are done, and the row has its step's successful state.
+    /// All items are done. The row now has the `successful_state` that the machine declares.
     Finished {
         /// The successful state.
         status: String,
@@ -44,7 +44,7 @@ pub enum JobOutcome {
     },
     /// The job was cancelled, and is torn down.
     Cancelled(Cancelled),
-    /// Another attempt has the row, a sweep must still revert it, or the row or its machine is locked: retry later.
+    /// Another attempt has the row, or a sweep must still revert it, or the row or its machine is locked. Retry later.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,

@@ -19,7 +19,7 @@ use crate::{Action, ActionClaim, ActionOptions, Begin, Error, Kind, MachineRow};
 /// The default of [`JobRunner::check_every`].
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The runner of one row's job, as the action of a step; made by [`MachineRow::job`].
+/// The runner of one row's job; made by [`MachineRow::job`].
 #[derive(Debug)]
 #[must_use = "a runner does nothing until `run` is called"]
 pub struct JobRunner<'p, P = Pool> {
@@ -32,8 +32,8 @@ pub struct JobRunner<'p, P = Pool> {
 }
 
 impl MachineRow {
-    /// Prepares to run this row's job as the action of a step. The runner takes a pool, because it opens the items'
-    /// transactions and its heartbeat may use another connection.
+    /// Prepares to run this row's job as the action of the machine's step `step_key`. The runner takes a pool, because
+    /// it opens the items' transactions and its heartbeat may use another connection.
     pub fn job<'p, P: Begin>(&self, pool: &'p P, step_key: &str) -> JobRunner<'p, P> {
         JobRunner {
             pool,
@@ -49,7 +49,7 @@ impl MachineRow {
 impl<P: Begin> JobRunner<'_, P> {
     settings!(lease backoff);
 
-    /// The requester, which decides the claim state of the row.
+    /// The requester's name. The step declares a claim state and a successful state for it.
     pub fn requester(mut self, requester: impl Into<String>) -> Self {
         self.options = self.options.requester(requester);
         self
@@ -118,8 +118,8 @@ impl<P: Begin> JobRunner<'_, P> {
     /// ```
     ///
     /// # Errors
-    /// Any error of the job, or of a database that refuses a call or cannot be reached; [`Error::Other`] if the job was
-    /// being cancelled and its artifacts could not be deleted.
+    /// The error in the job's [`JobFailure::Error`]; the error of a database that refuses a call or cannot be reached;
+    /// [`Error::Other`] if the artifacts of a cancelled job cannot be deleted.
     pub async fn run<J: Job>(self, job: &mut J) -> Result<JobOutcome, Error> {
         self.run_until(pending(), job).await
     }

@@ -31,8 +31,8 @@ impl Leased for Batch {
     }
 }
 
-/// Delivers the events of a batch; `since`: when the take was sent. The first chain gets `slot`. The next take waits
-/// while a clone of `begun` exists. With [`Begin::ONE_AT_A_TIME`] this function keeps one until it ends.
+/// `since` is the time at which the take was sent. `slot` permits the first chain to run its handlers. The next take
+/// waits until each clone of `begun` is dropped.
 pub(super) async fn deliver<P: Begin, H: Deliver>(
     shared: Arc<Shared<P, H>>,
     mut batch: Batch,

@@ -14,12 +14,12 @@ pub trait Deliver: Send + Sync + 'static {
     /// [`delivery_key`](Event::delivery_key) as the `Idempotency-Key`, or ack the event in the transaction of your
     /// writes ([`Subscriber::ack`](crate::Subscriber::ack)).
     ///
-    /// The future is dropped when the lease of the event's batch is lost, or when the handler is not done at the end of
-    /// the worker's grace time.
+    /// The future is dropped when the lease of the event's batch is lost, or at the end of the worker's grace time.
     fn deliver(&self, event: &Event) -> impl Future<Output = Result<Acked, Undelivered>> + Send;
 
     /// Called when a failure (not an expired lease) makes an event dead: undo earlier work in the transaction that
-    /// records the death. To undo a request's steps, claim and abort its key here: the abort emits their compensations.
+    /// records the death. To undo the keyed request that emitted the event, claim and abort the request's key here. The
+    /// abort emits the compensations of the request's steps.
     ///
     /// The callback's writes commit together with the event's death. If the callback fails or panics, nothing is
     /// committed; the event is released and delivered again after 30 s. After a lost race or connection the callback

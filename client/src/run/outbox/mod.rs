@@ -58,9 +58,9 @@ impl Subscriber {
     /// apart. [`Event::shard`](crate::Event::shard) is the number of an event's shard. An unreachable shard does not
     /// stop the others; a shard that refuses the first call ends the worker.
     ///
-    /// Before a take the worker reserves a handler for the first event of the batch. When it repeats a failed take, it
-    /// reserves none. Events of the batch stay leased while they wait for free handlers, which all shards share. So
-    /// with many shards choose a small [`batch`](OutboxWorker::batch).
+    /// Before a take the worker reserves a handler for the first event of the batch. After a failed take, other
+    /// shards may use this handler. Events of the batch stay leased while they wait for free handlers, which all shards
+    /// share. With many shards choose a small [`batch`](OutboxWorker::batch), so that few events wait.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest_topic.rs"));
@@ -164,8 +164,8 @@ impl<P: Begin> OutboxWorker<P> {
         shared: &Arc<Shared<P, H>>,
         batches: &Tasks<Delivered>,
     ) -> Result<(), Error> {
-        // The lease's length is read once, for all takes and heartbeats. A standby answers this read, but refuses a
-        // take. The takes have a new intake, which had no answer yet, so a refused first take ends the worker.
+        // The lease's length is read once. A standby answers this read and refuses takes. An intake that was answered
+        // before retries a refused take. The takes get a new intake, so a refused first take ends the worker.
         let (pace, subscriber) = (&self.pace, &self.subscriber);
         let intake = || pace.intake(subscriber, shared.shard, &shared.stage);
         let ask = || subscriber.granted_lease(&shared.exec, pace.lease);

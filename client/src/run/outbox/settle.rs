@@ -127,8 +127,8 @@ impl<'a, P: Begin, H: Deliver> Settle<'a, P, H> {
     }
 
     /// Ends events in one call. ON006 means that one of them was ended before; then each event gets a call of its own.
-    /// In these calls ON006 and an error of the kind `left` count as success. A nack of one event also removes the
-    /// later events of its order key from the batch. Their own nacks then get `LeaseLost`, so nacks pass it as `left`.
+    /// A nack of an event also removes the later events of its order key from the batch. The call for a removed event
+    /// gets `LeaseLost`. So `release` passes this kind as `left`, and `end` takes such an answer for success.
     async fn end<'i, T, F, Fut>(&self, ids: Ids<'i>, left: Kind, call: F) -> Result<(), Error>
     where
         F: Fn(Ids<'i>) -> Fut,

@@ -91,8 +91,8 @@ pub fn nap(most: Option<Duration>) -> bool {
         Some(_) => pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH | pg_sys::WL_TIMEOUT,
         None => pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH,
     };
-    // SAFETY: this process's own latch; flags that signal handlers set. check_for_interrupts answers the server's other
-    // requests to an idle process.
+    // SAFETY: this process's own latch; flags that signal handlers set. DROP DATABASE signals every process and waits
+    // for all of them. check_for_interrupts answers that signal.
     unsafe {
         let timeout = timeout.min(i64::from(i32::MAX));
         pg_sys::WaitLatch(
@@ -117,7 +117,7 @@ pub fn nap(most: Option<Duration>) -> bool {
 
 /// Reads the server's configuration file.
 pub fn read_settings() {
-    // SAFETY: outside of a transaction, as after SIGHUP.
+    // SAFETY: no transaction is open. The server's own background processes make the same call after SIGHUP.
     unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
 }
 

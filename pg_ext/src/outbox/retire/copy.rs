@@ -2,9 +2,9 @@
 //!
 //! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed.
 //!
-//! While all other segments are closed, none of them can become the current segment. So the current segment grows. When
-//! it is full and less than half of it is needed, one more closed segment is copied, that with the fewest needed
-//! events. So a subscriber that lags costs about the space of its own backlog.
+//! A closed segment cannot become the current segment. While every segment but the current one is closed, the current
+//! segment grows. When it is full and less than half of it is needed, one more closed segment is copied. It is the one
+//! with the fewest needed events. So a subscriber that lags costs about the space of its own backlog.
 
 use super::log::{self, Log};
 use super::need::{self, EventPlace, Needs, place, place_arrays};

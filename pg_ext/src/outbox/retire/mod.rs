@@ -9,8 +9,9 @@
 //! So every snapshot finds a needed event in its segment or in once.event_kept.
 //!
 //! Invariant: need.rs reads the lane, then the lane's batches, then once.retry. Each read sees all that is committed
-//! by then. A pending event moves in the same order (from the lane into a batch, from the batch into once.retry, in one
-//! transaction each), so one of the three reads finds it.
+//! by then. A pending event moves in the same order, from the lane to a batch and from a batch to once.retry. It may
+//! skip the batch. Each move is one transaction. An event may leave a place shortly before that place is read. Then a
+//! later read finds the event in its new place. A row of once.retry stays as long as its event is pending.
 //!
 //! A redrive makes an unneeded event needed again. It inserts a copy into once.event_kept, so the event's segment may
 //! be truncated all the same. One session at a time runs the task. The session first waits for the end of each
