@@ -114,9 +114,9 @@ Errors: ON004.$$;
 CREATE FUNCTION once.machine_guard(machine text, enabled boolean)
 RETURNS void LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_machine_guard';
 COMMENT ON FUNCTION once.machine_guard(text, boolean) IS
-$$Puts triggers on a machine's table and items, or removes them. Outside the extension's calls they refuse with ON002:
+$$Puts triggers on a machine's table and items, or removes them. Outside pg_once's calls they refuse with ON002:
 Table: an undeclared move; a move into or out of a claim state; inserting a claimed, cancelled or flagged row; changing such a row's id; changing the flag; DELETE during a teardown.
-Items: setting the marker; changing a marked item's marker, amount or row id; deleting it before its row is cancelled; giving a cancelled row an undecided item (marker NULL or refund.undecided).
+Items: marking an item; changing a marked item's marker, amount or row id; deleting a marked item before its row is cancelled; an undecided item (marker NULL or refund.undecided) for a cancelled row.
 Errors: 42704 no such machine; 42501 a table is not yours; 55P03, 40P01, 40001: run the transaction again.$$;
 
 -- The guard's two trigger functions; the argument of their triggers is the machine's name.
@@ -134,7 +134,7 @@ CREATE FUNCTION once.transition(
     OUT moved boolean, OUT status text, OUT version bigint, OUT reason text)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_transition';
 COMMENT ON FUNCTION once.transition(text, text, text, text[], json, text, bigint) IS
-$$Makes one declared move. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: who makes the move; its steps without a claim state are declared moves, too; version: only at this version. reason: NULL when moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
+$$Makes one declared move: a transition, or a step with no claim state for the requester. from_status: only from these (NULL: any); patch: a JSON object of other columns to set; requester: who makes the move; version: only at this version. reason: NULL if moved, else not_found, status, guard (the move's when is not true), version, claimed (in a claim state), cancelling (its cancel flag is set).
 Errors: ON002 no such move is declared, or a trigger or policy suppresses the update; 42704 no such machine; 22023 bad argument; 42501 no right to update the table; 40001 a lost race above READ COMMITTED.$$;
 
 CREATE FUNCTION once.transition(

@@ -9,7 +9,7 @@
 CREATE FUNCTION once.metrics(OUT name text, OUT labels jsonb, OUT value double precision, OUT help text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 AS 'MODULE_PATHNAME', 'pg_once_metrics';
 COMMENT ON FUNCTION once.metrics() IS
-$$For an exporter: a row for each number, with the name and labels of Prometheus (_total: a counter; _seconds, _bytes: units; *_rate: a share from 0 to 1). help says what the number counts, since when and up to which bound. Cheap at any backlog: it reads no history. pg_once_claims_total, pg_once_uncommitted_steps_total, idempotency_reuse_rate, idempotency_409_rate (mismatched) and idempotency_in_progress_rate are counted in shared memory: without shared_preload_libraries = 'pg_once' these rows are absent; a restart sets them to zero. Works in a READ ONLY transaction and on a standby.$$;
+$$For an exporter: a row for each number, with the name and labels of Prometheus (_total: a counter; _seconds, _bytes: units; *_rate: a share from 0 to 1). help says what is counted, since when, and the limit at which the count stops. Cheap at any backlog: it reads no history. pg_once_claims_total, pg_once_uncommitted_steps_total, idempotency_reuse_rate, idempotency_409_rate (mismatched) and idempotency_in_progress_rate are counted in shared memory: without shared_preload_libraries = 'pg_once' these rows are absent; a restart sets them to zero. Works in a READ ONLY transaction and on a standby.$$;
 
 CREATE FUNCTION once.doctor(OUT level text, OUT problem text, OUT detail text, OUT hint text)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_doctor';

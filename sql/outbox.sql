@@ -121,7 +121,7 @@ CREATE TABLE once.event_0 (
 ) WITH (autovacuum_vacuum_insert_threshold = 1000000);
 -- The other tables of events copy these comments.
 COMMENT ON COLUMN once.event_0.event_id IS 'Number of the event, from once.event_id; events of one order_key are delivered in this order, except events that were committed late or redriven.';
-COMMENT ON COLUMN once.event_0.xid IS 'Id of the emitting transaction, with its epoch; valid in the incarnation of the event''s series.';
+COMMENT ON COLUMN once.event_0.xid IS 'Id of the emitting transaction, with its epoch. In another incarnation the same id may belong to another transaction. once.series has the incarnation of each series.';
 COMMENT ON COLUMN once.event_0.emitted_at IS 'When the event was emitted; its transaction committed later.';
 COMMENT ON COLUMN once.event_0.topic_id IS 'Number of its topic.';
 COMMENT ON COLUMN once.event_0.lane IS 'With an order_key: from 1 to the topic''s number of lanes. Without: 0 or -2 to -8. Delayed or redriven: -1.';
@@ -191,7 +191,7 @@ COMMENT ON COLUMN once.batch.series IS 'The series of the window''s events.';
 COMMENT ON COLUMN once.batch.last_id IS 'Every event of the window (seen_from to seen_to) up to this event_id has been handed out, or waits behind an earlier event of its order_key; 0: none yet.';
 COMMENT ON COLUMN once.batch.redelivered IS 'True: some of its events were taken from once.retry.';
 COMMENT ON COLUMN once.batch.suspect IS 'True: it has one event, handed out alone because an earlier lease of the event expired.';
-COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. Empty: the take read only events whose order_key has events in once.retry. It put them into once.retry, too.';
+COMMENT ON COLUMN once.batch.event_ids IS 'The events that the batch took from this lane, ascending. The array may be empty. Then the take read new events, but once.retry already had events of their order_keys. The take put the new events into once.retry and handed out none of this lane.';
 COMMENT ON COLUMN once.batch.seen_from IS 'The events of a window are visible in the snapshot seen_to and not in the snapshot seen_from. Both are stored in the format of seen_to. In a window that begins with the first event of a series, all numbers of seen_from are zero.';
 COMMENT ON COLUMN once.batch.seen_to IS 'The snapshot at the end of the window: {xmax, next xid, own xid or 0, last value of once.event_id just before the snapshot, last value just after it, running xids ...}. A new incarnation begins a new series. The last window of the old series has the rest of its events. In this window all numbers of seen_to are the largest bigint, except own xid, which is 0.';
 COMMENT ON COLUMN once.batch.late IS 'Transactions that seen_from saw running and that have events of this lane in the window.';
@@ -231,7 +231,7 @@ COMMENT ON COLUMN once.receipt.acked IS 'Number of the batch''s events acked so 
 COMMENT ON COLUMN once.receipt.remaining IS 'Number of the events that the batch still holds after this receipt; 0: the batch is over.';
 COMMENT ON COLUMN once.receipt.kind IS 'a: acked; n: nacked; x: the lease expired.';
 COMMENT ON COLUMN once.receipt.event_ids IS 'The events that left; NULL: all events of the batch at once.';
-COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n: event_ids begins with the events that the call of outbox_nack named. For these events, in the same order, attempts, next_at and dead have the values that the call returned; next_at has infinity in place of NULL. The other events in event_ids left the batch because an earlier event of their order_key was nacked. NULL: not a nack.';
+COMMENT ON COLUMN once.receipt.attempts IS 'If kind is n, outbox_nack returned a row for each event that it was called for. The columns attempts, next_at and dead store these rows as arrays. In next_at, infinity stands for NULL. event_ids begins with the events of these rows, in the same order. After these, event_ids lists later events of the same order_keys. The nack took them out of the batch, too, but returned no row for them. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.next_at IS 'If kind is n: when each event may be taken again; infinity: it is dead, or waits behind an earlier event of its order_key. NULL: not a nack.';
 COMMENT ON COLUMN once.receipt.dead IS 'If kind is n: whether each event is dead. NULL: not a nack.';
 
@@ -258,7 +258,7 @@ COMMENT ON COLUMN once.retry.token IS 'Token of the batch that it is in; NULL: i
 COMMENT ON COLUMN once.retry.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.retry.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.retry.lane IS 'The lane from which outbox_take takes it. With an order_key: from 1 to the topic''s number of lanes. Without: 0 or -2 to -8. (In once.event_kept a delayed or redriven event has lane -1.)';
-COMMENT ON COLUMN once.retry.failures IS 'Number of failed attempts that were counted since the event was emitted or last redriven. A nack is counted for each named event without order_key, and for the first named event of each order_key. A nack with kind released is not counted. The expiry of a lease is counted if the batch had only one event.';
+COMMENT ON COLUMN once.retry.failures IS 'Number of failed attempts that were counted since the event was emitted or last redriven. A call of outbox_nack counts an attempt for each of its events without order_key. Of its events with the same order_key, only the earliest gets a counted attempt. With the kind "released" no attempt is counted. When the lease of a batch of one event expires, an attempt is counted. When the lease of a larger batch expires, none is counted.';
 COMMENT ON COLUMN once.retry.redriven IS 'How often the event was redriven from once.dead.';
 COMMENT ON COLUMN once.retry.suspect IS 'True: its lease expired, so it is handed out alone.';
 COMMENT ON COLUMN once.retry.order_key IS 'The event''s order_key; NULL: none.';
@@ -281,11 +281,11 @@ CREATE TABLE once.dead (
     CONSTRAINT dead_pkey PRIMARY KEY (subscriber_id, event_id)
 );
 CREATE INDEX dead_died ON once.dead (subscriber_id, died_at, event_id);
-COMMENT ON TABLE once.dead IS 'Dead letters: events that used up their attempts, or were nacked with kind never.';
+COMMENT ON TABLE once.dead IS 'Dead letters. An event is dead when its attempts are used up, or after a nack with the kind "never".';
 COMMENT ON COLUMN once.dead.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.dead.topic_id IS 'Number of the topic.';
 COMMENT ON COLUMN once.dead.event_id IS 'The event.';
-COMMENT ON COLUMN once.dead.xid IS 'Id of the emitting transaction, with its epoch; valid in the incarnation of the event''s series.';
+COMMENT ON COLUMN once.dead.xid IS 'Id of the emitting transaction, with its epoch. In another incarnation the same id may belong to another transaction. once.series has the incarnation of each series.';
 COMMENT ON COLUMN once.dead.emitted_at IS 'When it was emitted.';
 COMMENT ON COLUMN once.dead.died_at IS 'When it died.';
 COMMENT ON COLUMN once.dead.series IS 'The series that it was emitted in (once.series).';
@@ -368,7 +368,7 @@ CREATE FUNCTION once.outbox_ack(topic text, subscriber text, token bigint, event
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_ack';
 COMMENT ON FUNCTION once.outbox_ack(text, text, bigint, bigint[]) IS
 $$Marks events of the batch as delivered. event_ids NULL (also from an array_agg of no rows): all events that the batch still holds. Returns how many events this call acked. Concurrent handlers must name their events.
-Errors: ON006 in an earlier transaction this token acked a named event, or the last events of the batch (event_ids NULL); ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
+Errors: ON006 an earlier transaction acked one of the given event_ids with this token; ON006 event_ids is NULL and an earlier transaction acked the rest of the batch; ON001 the lease is lost, or an event is not this token's (DETAIL names it); 42704 no such topic or subscriber, 22023 bad argument, 42501 the topic has another owner, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.outbox_nack(
     topic text, subscriber text, token bigint, event_ids bigint[] = NULL, error text = NULL, kind text = 'error',
@@ -376,8 +376,8 @@ CREATE FUNCTION once.outbox_nack(
     OUT event_id bigint, OUT attempt integer, OUT next_attempt_at timestamptz, OUT dead boolean)
 RETURNS SETOF record LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 AS 'MODULE_PATHNAME', 'pg_once_outbox_nack';
 COMMENT ON FUNCTION once.outbox_nack(text, text, bigint, bigint[], text, text, interval) IS
-$$Marks events of the batch as failed (event_ids NULL: all). Per order_key, the first event's attempt is counted; later events leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: a word for the metrics, or released (no attempt is counted) or never (dead at once). error: kept for outbox_deliveries.
-Errors: ON006 in an earlier transaction this token acked or nacked an event (DETAIL); ON001 lease lost, or not this token's event; 42704 no such topic or subscriber, 22023 bad argument, 42501 another owner, 25006 read-only.$$;
+$$Marks events of the batch as failed (event_ids NULL: all). Per order_key, the first event's attempt is counted; later events leave the batch and wait behind it. An event is due again after retry_after or the backoff; after max_attempts it is dead. kind: a word for the metrics, or released (counts no attempt) or never (dead at once). error: kept for outbox_deliveries.
+Errors: ON006 this token acked an event, or nacked it in an earlier transaction (DETAIL); ON001 lease lost, or not this token's event; 42704 no such topic or subscriber, 22023 bad argument, 42501 another owner, 25006 read-only.$$;
 
 CREATE FUNCTION once.outbox_extend(topic text, subscriber text, token bigint, lease interval = NULL, OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_outbox_extend';
