@@ -7,7 +7,7 @@
 --   cancel_items     lists the marked items; the caller deletes their artifacts;
 --   cancel_confirm   records that the caller has deleted all artifacts of a pass;
 --   cancel_finish    makes the terminal move if no item is undecided and the last pass is confirmed.
--- Only items without a marker are marked, and the same statement credits them. So no amount is credited twice.
+-- cancel_refund marks only undecided items, and the same statement credits them. So no amount is credited twice.
 --
 -- Lock order: see machine.sql. Writes to once.cancel and once.refund lock the machine's row first, if the row exists.
 

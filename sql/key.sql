@@ -71,7 +71,7 @@ COMMENT ON COLUMN once.key.token IS 'Token of the last claim, or a larger one th
 COMMENT ON COLUMN once.key.lease_until IS 'While running: end of the lease. While released: the earliest time of the next claim.';
 COMMENT ON COLUMN once.key.claimed_at IS 'When the present or last attempt claimed the key; max_lease_life counts from then.';
 COMMENT ON COLUMN once.key.created_at IS 'When the key was first claimed.';
-COMMENT ON COLUMN once.key.look_at IS 'In lane 0: from this time on, the sweep key_abandon moves an unfinished key to lane 1. The first claim sets look_at to the end of its lease. A call that extends the lease does not change look_at. A call that sets an end before look_at sets look_at to that end, but never to a past time. A key that finishes in lane 1 moves to lane 0, and its look_at becomes its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
+COMMENT ON COLUMN once.key.look_at IS 'In lane 0: from this time on, the sweep key_abandon moves an unfinished key to lane 1. The first claim sets look_at to the end of its lease. Later calls may change that end. If the new end is after look_at, look_at stays. If the new end is before look_at, look_at becomes the new end or the present time, whichever is later. A key that finishes in lane 1 moves to lane 0, and its look_at becomes its finished_at. In lane 1: key_take_abandoned reads the key from this time on (infinity: parked by key_park).';
 COMMENT ON COLUMN once.key.reap_at IS 'A sweep reads the key from this time on. In reap_stage 0, key_reap deletes a key whose gone_for has ended, and sets a later reap_at for any other. In reap_stage 1 (key_tombstone): the end of the ttl.';
 COMMENT ON COLUMN once.key.ttl_us IS 'How long the answer is replayed after the finish, in microseconds; fixed by the first claim.';
 COMMENT ON COLUMN once.key.attempt IS 'Number of the present or last attempt, from 1.';
@@ -82,7 +82,7 @@ COMMENT ON COLUMN once.key.look_lane IS 'Lane 0 has the finished keys, and the k
 COMMENT ON COLUMN once.key.emits IS 'True: a step has registered an event. The call that finishes the key then reads the steps and emits their events.';
 COMMENT ON COLUMN once.key.advanced IS 'Whether the present token has advanced the key. 0: no. 1: yes, in the transaction that wrote this row version. 2: yes, in an earlier transaction. For all later transactions, 1 means the same as 2.';
 COMMENT ON COLUMN once.key.id IS 'First 16 bytes of SHA-256(scope, 0x00, key), the texts in UTF-8. If the key ends in a UUIDv7 or ULID, the first 4 bytes are the upper 32 bits of the 48-bit time in it.';
-COMMENT ON COLUMN once.key.scope IS 'The namespace of the key and of its options, 1 to 100 characters.';
+COMMENT ON COLUMN once.key.scope IS 'The scope: the namespace of the key, 1 to 100 characters. scope_set sets options for a scope.';
 COMMENT ON COLUMN once.key.key IS 'The caller''s idempotency key, 1 to 255 characters.';
 COMMENT ON COLUMN once.key.recovery_point IS 'Where the next attempt goes on: the point of the last key_advance; "started" before the first.';
 COMMENT ON COLUMN once.key.fingerprint IS 'Scheme byte (1: canonical jsonb, 2: the caller''s own hash) and SHA-256; NULL: claimed without a request.';
@@ -167,9 +167,9 @@ CREATE TABLE once.key_mark (
     waits_for text        COLLATE "C" NOT NULL CONSTRAINT key_mark_pkey PRIMARY KEY,
     look_at   timestamptz NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, by look_at.';
+COMMENT ON TABLE once.key_mark IS 'How far key_abandon has read once.key, in the order of look_at.';
 COMMENT ON COLUMN once.key_mark.waits_for IS 'Empty: this row is the mark. Otherwise a transaction (pg_locks.virtualtransaction) that was open when a run of key_abandon began, and that may have claimed keys.';
-COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: key_abandon has read all keys with look_at up to this time. These keys are finished or in lane 1. Two kinds of key may still have to be moved: the keys in once.key_locked, and keys whose look_at was set by a transaction that has a row here. In a transaction''s row: after the transaction has ended, key_abandon reads the keys again from this look_at up to the mark.';
+COMMENT ON COLUMN once.key_mark.look_at IS 'In the mark''s row: key_abandon has read lane 0 of once.key up to this look_at, and moved the unfinished keys to lane 1. Two kinds of unfinished key may be left in lane 0. Keys of the first kind were locked; their ids are in once.key_locked. Keys of the second kind got their look_at in a transaction that had not ended; this transaction has a row here. In a transaction''s row: after the transaction has ended, key_abandon reads lane 0 again, from this look_at up to the mark.';
 
 CREATE TABLE once.key_locked (id uuid NOT NULL CONSTRAINT key_locked_pkey PRIMARY KEY);
 COMMENT ON TABLE once.key_locked IS 'Keys that key_abandon could not move because they were locked; each sweep tries them again.';
@@ -196,8 +196,8 @@ CREATE FUNCTION once.key_advance(
     OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
-$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, unless the present end is later. A repeat is a call with the present point and state (or state NULL).
-Errors: ON001 the lease is lost; ON006 this token has finished the key, or the call repeats what this token did in an earlier transaction; 22023 the point is called started or finished, is missing in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
+$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, unless the present end is later. In one transaction, a second call in a row with the same point and state does nothing.
+Errors: ON001 the lease is lost; ON006 this token has finished the key, or its last call set this point and state in an earlier transaction; 22023 the point is called started or finished, is not in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)

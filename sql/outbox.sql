@@ -56,7 +56,7 @@ CREATE TABLE once.topic (
     topic         text COLLATE "C" NOT NULL CONSTRAINT topic_name UNIQUE
 );
 COMMENT ON TABLE once.topic IS 'Topics and their options (topic_set); NULL: the default.';
-COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_id; never used again.';
+COMMENT ON COLUMN once.topic.topic_id IS 'Number of the topic, from once.outbox_id. No later topic gets the same number.';
 COMMENT ON COLUMN once.topic.subscribers IS 'Number of the topic''s rows in once.subscriber.';
 COMMENT ON COLUMN once.topic.lanes IS 'Number of lanes for events with an order_key, 1 to 1000; NULL: 16.';
 COMMENT ON COLUMN once.topic.dedupe_for_us IS 'How long a dedupe_key is blocked after its emit, in microseconds; NULL: 24 hours.';
@@ -308,7 +308,7 @@ CREATE TABLE once.delivery (
     CONSTRAINT delivery_pkey PRIMARY KEY (subscriber_id, event_id, token)
 );
 CREATE INDEX delivery_at ON once.delivery (at);
-COMMENT ON TABLE once.delivery IS 'The failed attempts that were counted (as in once.retry.failures); outbox_deliveries lists them.';
+COMMENT ON TABLE once.delivery IS 'The failed attempts that count, a row for each; outbox_deliveries lists them.';
 COMMENT ON COLUMN once.delivery.subscriber_id IS 'Number of the subscriber.';
 COMMENT ON COLUMN once.delivery.token IS 'Token of the batch in which it failed.';
 COMMENT ON COLUMN once.delivery.attempt IS 'Number of the attempt among those that were counted, 1 for the first; begins anew after a redrive.';

@@ -40,7 +40,6 @@ COMMENT ON VIEW once.role_function IS 'The functions that a grant of each kind a
 COMMENT ON COLUMN once.role_function.kind IS 'use, operate or observe, as grant_role takes it.';
 COMMENT ON COLUMN once.role_function.function_name IS 'Name of a function or procedure of the schema once, whatever its arguments.';
 
--- A role's OID is valid in the incarnation that wrote it; after a restore the row means the role named role_name.
 CREATE TABLE once.role_grant (
     role      oid    NOT NULL,
     role_name name   NOT NULL,

@@ -107,7 +107,7 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// The role of this name.
+    /// The role that the value names.
     pub fn role(&self) -> Result<Option<Datum>> {
         match self.json_type {
             b"null" => Ok(None),

@@ -12,7 +12,7 @@ CREATE TABLE billing (
     invoices integer        NOT NULL DEFAULT 0
 );
 
--- No unique constraint on billing_id: a wrong second invoice or payment must show as a row.
+-- billing_id is not unique in invoice and payment, so that a wrong second row would be visible.
 CREATE TABLE invoice (
     id         bigint         GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     billing_id uuid           NOT NULL REFERENCES billing,

@@ -3,7 +3,7 @@
 -- lines "yours" is about the table `orders` of the order service: put your own code there.
 --
 -- For each key, `wanted` is the amount that should have moved, and `moved` the amount in the other side's ledger. A
--- parked key is judged by moved alone. If wanted and moved of a finished key differ, somebody must act, and the next
+-- parked key is judged by `moved` alone. If `wanted` and `moved` of a finished key differ, somebody must act. The next
 -- day's ledger shows the result.
 
 -- The other side's ledger, from its statement, export or API. Refunds are negative.

@@ -78,9 +78,9 @@ put_extension() {
 
 may_write() { [ -w "$("$1" --pkglibdir)" ] && [ -w "$("$1" --sharedir)/extension" ]; }
 
-# `headers_for major_version pg_config`: prints the pg_config whose headers the build uses. Our private copy of that
-# major version may have the same minor version and the same pg_config.h as the given server. Then the function prints
-# the copy's pg_config, and cargo reuses what it built for the copy. Otherwise it prints the given pg_config.
+# `headers_for major_version pg_config`: prints the pg_config whose headers the build uses. A private copy with the
+# same version and the same pg_config.h as the given server comes first, because cargo reuses what it built for the
+# copy. Without such a copy, the given pg_config is printed.
 headers_for() {
     local private
     private=$(private_pg_config "$1")

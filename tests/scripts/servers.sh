@@ -4,8 +4,8 @@
 #
 # Tests install the extension into these copies, so the system's own server stays as it is, and no root is needed.
 # PostgreSQL finds its files relative to its programs, so a copy works anywhere if its directories keep their relative
-# places. Programs are real copies, because PostgreSQL follows a symbolic link to the original's files. The directories
-# that get the extension's files are real, too; everything else is a link to the original.
+# places. The programs are real copies. Started through a symbolic link, a program would use the original's files.
+# The directories that get the extension's files are real, too; everything else is a link to the original.
 
 # The pg_config of this machine's complete server (programs, headers) of major version $1.
 find_server() {

@@ -59,7 +59,7 @@ db_tests() {
 built() { part "build ($2) and install, PostgreSQL $1" install_extension "$(private_pg_config "$1")" "$2"; }
 
 # `e2e_tests version [--test name ...]`; with POOLED=1 their sessions go through PgBouncer in transaction mode, except
-# where a test asks for a session of its own. Tests of pg_upgrade begin with the oldest version.
+# where a test asks for a session of its own. Tests of pg_upgrade upgrade a server of the oldest version to `version`.
 e2e_tests() {
     local config
     config=$(private_pg_config "$1")
@@ -70,8 +70,8 @@ e2e_tests() {
 # An example that serves until it is stopped is only compiled here; the demo runs it.
 is_service() { grep -rq 'SignalKind::terminate' "$1"; }
 
-# The examples mostly wait, so all run at once, each in its own database. quickstart connects to `$3`, perhaps a pooler;
-# the other examples need a session, for their search_path and prepared statements.
+# The examples mostly wait, so all run at once, each in its own database. quickstart connects to `$3`, which may be a
+# pooler. The others connect to the server, because their search_path and prepared statements belong to a session.
 run_examples() {
     local address=$1 psql=$2 pooled=$3 way example name told running=() failed=0
     told=$(mktemp -d "$STATE/run/XXXXXX")

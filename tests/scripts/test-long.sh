@@ -8,8 +8,8 @@
 #   - metrics() among ten million keys and ten million past events;
 #   - reaping a million expired keys of ten million: at most 0.5 GB of WAL and 20 s of CPU; the claims that
 #     run meanwhile have at least 0.8 of the usual speed, and at most twice the usual p99;
-#   - counters: one database counts its claims, two others do not; over 20 rounds, the first is slower than the others
-#     by at most the random difference between those two;
+#   - counters: the server counts the claims of one database, and not the claims of two others. Over 20 rounds, counting
+#     costs at most as much speed as the noise, which is the difference between the two others;
 #   - the janitor of sixteen idle databases: at most 0.5 % of a core;
 #   - faults: every function under cancels, kills and changes of the tables, for 25 minutes or 300,000 transactions; a
 #     disk that runs full twenty times (as root); a network that is cut in six ways at each message of a client;

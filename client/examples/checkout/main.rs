@@ -3,8 +3,8 @@
 //! `cargo run -p pg-once --example checkout -- --database-url postgres://localhost/mydb`, in a database
 //! where `CREATE EXTENSION pg_once` was done. The program runs these cases: bought; the card is refused;
 //! charged and the shipment refused; the bank answers errors, then nothing; killed with -9 between the charge
-//! and its record, then finished; cancelled before the charge arrives. It fails unless each charge was
-//! shipped or refunded, once. `checkout.rs` and `undo.rs` are the parts to read.
+//! and its record, then finished; cancelled before the charge arrives. It fails unless each charge has
+//! one shipment or one refund. `checkout.rs` and `undo.rs` are the parts to read.
 
 mod checkout;
 #[path = "../common/mod.rs"]

@@ -18,7 +18,7 @@ use crate::common::http::{Ended, Http};
 const UNDONE: &str =
     "INSERT INTO undone (key, step, what) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
 
-/// Whether the event's time is at least $2 seconds ago, by the database's clock. The same clock has set that time.
+/// Whether the event was emitted at least $2 seconds ago. The database's clock also set $1, the time of the emit.
 const IS_OLDER: &str = "SELECT clock_timestamp() - $1::timestamptz >= make_interval(secs => $2)";
 
 /// How long after the abort an unanswered call may still arrive.
@@ -63,8 +63,8 @@ impl Deliver for Undoer {
 }
 
 impl Undoer {
-    /// Whether it is too late for the call to arrive. This is asked before the lookup. After a yes, the lookup finds
-    /// every call that was made.
+    /// Whether it is too late for the call to arrive. `deliver` asks this first and looks the call up second. In the
+    /// other order, the call could arrive between the lookup and this question, and would never be undone.
     async fn is_settled(&self, event: &Event) -> Result<bool, Error> {
         let client = self.pool.get().await?;
         let late = ARRIVES_LATE.as_secs_f64();

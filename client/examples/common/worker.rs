@@ -1,5 +1,5 @@
-//! Owns worker processes: the program starts itself again with the name of a run. A worker ends by a
-//! real `kill -9` between an effect and its record.
+//! Owns worker processes. The program starts itself a second time, with the argument `--work-for`. This second process
+//! is the worker. It ends by a real `kill -9` between an effect and its record.
 
 use std::process::Stdio;
 use std::time::Duration;

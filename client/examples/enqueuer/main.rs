@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p pg-once --example enqueuer -- --database-url postgres://localhost/mydb`, in a database
 //! where `CREATE EXTENSION pg_once` was done. The job runner's table may be in another database, or
-//! belong to another application; it needs a unique key to dedupe by. (For a queue without such a key, such
-//! as pgmq, store the delivery key in a table of your own, in the transaction that enqueues.)
+//! belong to another application; it needs a unique key to dedupe by. pgmq has none: store the event's
+//! delivery key in a table of your own, in the transaction that enqueues.
 //! The program runs these cases: two enqueuers at once; one killed with -9; a queue that is missing; an event that is
 //! no job. It fails unless each event that is a job is enqueued once. `enqueue.rs` is the part to read.
 

@@ -95,7 +95,7 @@ impl Service {
             .count()
     }
 
-    /// One notice twice at once: the second call waits for the first, and gets the same verdict.
+    /// Two calls handle the same notice at the same time. The second call waits for the first and gets its verdict.
     async fn told_twice(&self) -> Result<()> {
         let ada = notice("m-1", "ada.png", "v1");
         let uploaded = || self.uploads.uploaded(&ada);

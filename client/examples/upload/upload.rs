@@ -6,7 +6,7 @@
 //!
 //! `// once` marks the lines that make a consumer handle each message once. The lines that emit the job have no mark.
 //!
-//! Invariant: the message, the upload's row and the event that is the job commit together.
+//! The job is an event. Invariant: the message, the upload's row and this event commit together.
 
 use deadpool_postgres::Pool;
 use pg_once::{EmitOptions, Error, Handled, Inbox, Json, Topic}; // once

@@ -19,7 +19,7 @@ const CLAIM: &str = "SELECT * FROM once.action_claim(machine => $1, id => $2, st
 pub enum ActionClaim {
     /// The row is in the claim state now. Commit before any foreign call, then work.
     Claimed(Action),
-    /// Another attempt has the row, or a sweep must still revert it. Or a lock is on the row, its lease or its machine.
+    /// Another attempt has the row, a sweep must still revert it, or the row, its lease or its machine is locked.
     InProgress {
         /// The time to wait before asking again.
         retry_after: Duration,

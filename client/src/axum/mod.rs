@@ -65,7 +65,8 @@ impl<S: Sync> FromRequestParts<S> for Lease {
 ///
 /// - **`Result<Done, Failure>`**, like the work of [`Runner::run`](crate::Runner::run). With
 ///   [`Done::Stored`](crate::Done::Stored) the handler has stored the answer in the transaction of its own writes.
-///   After a lost race, a lost connection or `ON006`, the layer claims an unfinished key and runs the handler again.
+///   A handler may fail after a lost race, a lost connection or `ON006`. If the key is already finished, the layer
+///   sends the stored answer. Otherwise the layer runs the handler again in a new attempt.
 /// - **Any response.** It is stored when the handler has returned. If the process dies before that, a retry runs the
 ///   handler again. A response with 401, 403, 408, 409, 425, 429 or 5xx is not stored; it releases the key. Cookies are
 ///   sent with the first answer only.
@@ -216,7 +217,6 @@ async fn call<S: Service<Q>, Q>(mut service: S, request: Q) -> Result<S::Respons
     service.call(request).await
 }
 
-/// A header's value; a malformed value reads as empty.
 fn text<'h>(parts: &'h Parts, name: &str) -> Option<&'h str> {
     let value = parts.headers.get(name)?;
     Some(value.to_str().unwrap_or_default())

@@ -33,7 +33,7 @@ pub(super) fn request(request: &Request<Bytes>) -> Json {
     Json::from_text(format!(r#"{{"target": {target}, "{name}": {body}}}"#))
 }
 
-/// How the key ends, and the handler's own response. It is `None` for a `Done`, a `Failure` or a body that broke off.
+/// How the key ends, and the response. The response is `None` for a `Done`, a `Failure` or a body that broke off.
 pub(super) async fn end_of<R: Body>(
     mut response: Response<R>,
 ) -> (Result<Done, Failure>, Option<Response<Bytes>>) {

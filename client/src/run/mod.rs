@@ -222,7 +222,7 @@ impl<'e, E: Autocommit> Runner<'e, E> {
     }
 
     /// Claims with a fresh holder and retries with the same holder: a lost answer costs nothing, since this holder
-    /// gets its own lease back. Also returns the time at which the answered try was sent.
+    /// gets its own lease back. Also returns when the last try was sent.
     async fn claim(&self) -> Result<(Instant, Claim), Error> {
         let mut options = self.options.clone().fresh_holder();
         options.lease = self.pace.lease;

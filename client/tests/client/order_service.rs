@@ -39,7 +39,7 @@ struct Service {
     url: String,
 }
 
-/// A client's answer: the status, whether it is a replay, the body.
+/// The status of an answer, whether the answer is a replay, and its body.
 type Reply = (u16, bool, String);
 
 impl Shop {

@@ -399,7 +399,8 @@ impl Deliver for Compensating {
     }
 }
 
-/// Emits a shipment, and releases a key that emits a refund when it is aborted. Returns both topics, and the handler.
+/// Emits a shipment. Begins a step of a fresh key, and releases the key. An abort of that key emits a refund. Returns
+/// the topics of the shipments and of the refunds, and the handler.
 async fn half_done() -> (Topic, Topic, Compensating) {
     let (shipments, refunds) = (fresh_topic().await, fresh_topic().await);
     let (pool, key) = (pool(), fresh_key());

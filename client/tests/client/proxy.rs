@@ -1,9 +1,9 @@
 //! Simulates a bad network: a proxy in front of the real server.
 //!
 //! The proxy can cut a connection at a chosen statement ([`Cut`]): before the server gets the statement, or after the
-//! server has run it (ReadyForQuery), without sending the answer to the client. It can also fall silent: the open
-//! connections, or new ones too, stay open and carry nothing. Or it closes the connection at each of the next n
-//! requests, as if the server were restarting.
+//! server has run it (ReadyForQuery), without sending the answer to the client. It can also fall silent on its
+//! present connections, or on its present and future connections. A silent connection stays open and carries nothing.
+//! The proxy can also close the connection at each of the next n requests, as if the server were restarting.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

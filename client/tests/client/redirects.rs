@@ -15,7 +15,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 
-/// Starts a service that sends each charge on to a page that a GET can read; returns its address.
+/// Starts a service that redirects each charge to /login, where a GET succeeds; returns its address.
 async fn moved() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -116,8 +116,8 @@ const LATE_ITEM: &str = "INSERT INTO batch_item (job_id, input, points, artifact
 
 #[tokio::test]
 async fn an_item_that_comes_late_sends_the_teardown_back_to_the_top() {
-    // The late item makes the teardown list all items a second time. Each list has one page, so there are two pages.
-    // If another call marks the late item during the first list, that list gets a second page with this item.
+    // The first page has three items. Then the late item is inserted. The teardown begins again, and gets all four
+    // items in one page. With `marked_by_another`, a refund marks the late item, and it comes as a second page before.
     for (marked_by_another, pages) in [(false, 2), (true, 3)] {
         let jobs = cancelling().await;
         let listed = RefCell::new(0);

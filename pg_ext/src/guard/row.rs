@@ -25,7 +25,8 @@ struct GuardedRows {
     id: GuardedColumn,
     status: GuardedColumn,
     flag: Option<GuardedColumn>,
-    /// id, status and flag, the highest column number first: reading a column also reads all columns before it.
+    /// id, status and flag, sorted from the highest column number to the lowest. The first read takes the row apart up
+    /// to the highest number. The other reads then find their columns there.
     watched: Vec<GuardedColumn>,
 }
 

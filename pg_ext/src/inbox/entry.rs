@@ -1,8 +1,9 @@
 //! A message or a step of a saga, and its row in `once.inbox`.
 //!
-//! A row is found by a hash of its names. Every version computes this hash in the same way. The lock that serializes
-//! inserts of the row also has its number from this hash. A message's hashed bytes begin with NUL. A key's hashed bytes
-//! begin with its scope, which contains no NUL. Therefore a key and a message of the same names have different locks.
+//! A row is found by a hash of its names. Every version computes this hash in the same way. A lock serializes the
+//! inserts of a row. The number of this lock is a part of the hash. A message's hashed bytes begin with NUL. A key's
+//! hashed bytes begin with its scope, which contains no NUL. Therefore a key and a message of the same names have
+//! different locks.
 
 use crate::call::{Call, KEY_MAX, SCOPE_MAX, shown, utf8};
 use crate::clock::{self, DAY_US};

@@ -1,7 +1,7 @@
 //! The time at which the next pass over this database can have something to do, unless somebody writes earlier.
 //!
-//! The answer is the earliest time at which a row may be due, read from the index that the task's sweep reads. It may
-//! be in the past, because rows that the last sweep found locked are included.
+//! Each task finds its due rows by an index. The earliest time at which a row may be due is read from these indexes. It
+//! may be in the past, because rows that the last sweep found locked are included.
 //!
 //! A pass over an idle database comes after [`settings::longest_pause`]. Three kinds of work can wait for that pass and
 //! are left out of the answer. These are the task outbox_retire, the closing of orphaned teardowns, and the deletion of

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 // which the DELETE would not see.
 
 // Deletes due keys with their steps. The CTE "later" sets the next reap_at of the other keys. For a finished key it is
-// the end of gone_for, but at most a day from now. If the key expired n > 1 days ago, the limit is n days from now.
-// With these limits, a lowered gone_for frees space soon, and a long gone_for costs few writes. For an unfinished key
-// the next reap_at is a ttl from now, at least ten minutes. A running key moves into the lane PENDING, because
-// key_abandon may have missed it when a clock stepped back. The keys of the CTE "later" count towards the bound, but
-// not as processed.
+// the end of gone_for, or a limit that comes earlier. The limit is a day from now. For a key that expired n > 1 days
+// ago, the limit is n days from now. With these limits, a lowered gone_for frees space soon, and a long gone_for costs
+// few writes. For an unfinished key the next reap_at is a ttl from now, at least ten minutes. A running key moves into
+// the lane PENDING, because key_abandon may have missed it when a clock stepped back. The keys of the CTE "later" count
+// towards the bound, but not as processed.
 const KEY_REAP: &CStr = c"
     WITH locked AS MATERIALIZED (
         SELECT k.id, k.ctid, k.reap_at, k.finished_at + k.ttl_us * interval '1 microsecond' AS expires_at,

@@ -5,13 +5,14 @@
 //! The mark is a time, stored in the row '' of once.key_mark. Every key with look_at up to the mark is finished or
 //! moved, with two exceptions:
 //! - A claim that commits late. Its transaction has locked once.key in ROW EXCLUSIVE mode before the claim reads the
-//!   clock. The first run that sees this lock stores the present mark as the transaction's mark, too. While the
-//!   transaction is open, the mark in the row '' advances, and runs move other keys. An open transaction delays only
-//!   its own keys. When it has ended, the next run reads again from the transaction's mark on.
+//!   clock. The first run that sees this lock copies the present mark into a second row, the transaction's mark. While
+//!   the transaction is open, its mark stays. The mark in the row '' advances, and runs move other keys. An open
+//!   transaction delays only its own keys. When it has ended, the next run reads again from the transaction's mark on.
 //! - A locked key. Its id is in once.key_locked, and every run tries it again.
 //!
-//! A run scans twice: above the mark, and for late claims. Each scan keeps a bounded number of entries, the oldest of
-//! all scopes. Without rows in once.key_mark, runs begin with the very oldest entry, which is slow but correct.
+//! A run scans twice: above the mark, and for late claims. Each scan reads all scopes. It keeps a bounded number of
+//! entries, those with the earliest look_at. Without rows in once.key_mark, runs begin with the very oldest entry,
+//! which is slow but correct.
 //!
 //! A clock that steps back by more than a key's lease can hide that key from completers, but never from claims.
 //! key_reap finds the key at its reap_at (`fill` in claim.rs).

@@ -120,7 +120,7 @@ impl Machine {
         if self.checked.get() == changes {
             return true;
         }
-        // A statement with a row as its parameter does not notice a change of the row type.
+        // The server plans a kept statement anew if its tables change, but not if the type of a row parameter changes.
         self.plans.borrow_mut().clear();
         self.directs.borrow_mut().clear();
         self.patched.borrow_mut().clear();
@@ -208,7 +208,7 @@ impl Machine {
         format!("row \"{}\" of machine \"{}\"", id.shown(), self.name())
     }
 
-    /// How errors of a lost race name the row.
+    /// Names the row in errors of a lost race, without its id.
     pub fn any_row(&self) -> String {
         format!("a row of machine \"{}\"", self.name())
     }

@@ -133,7 +133,7 @@ impl Fitting {
         })
     }
 
-    /// Checks that the balance column still rounds no amount; the columns' types may have changed.
+    /// Compares the two columns by [`Digits::hold`]. Their types may have changed since the definition.
     fn holds(&self, balance: &UserColumn, amount: &UserColumn) {
         let digits = |column: &UserColumn| Digits::of_type(column.base_type, column.modifier);
         if let (Some(to), Some(from)) = (digits(balance), digits(amount))

@@ -34,7 +34,7 @@ pub const ROW_SHARE: u32 = pg_sys::RowShareLock;
 /// The statement updates rows of the table.
 pub const WRITE: u32 = pg_sys::RowExclusiveLock;
 
-/// A table that a statement names, the columns that it may name, and the lock that it takes.
+/// A table of a statement, the columns that the statement may use, and the lock that it takes.
 struct NamedTable {
     table: Relation,
     columns: Vec<UserColumn>,

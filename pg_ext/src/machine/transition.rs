@@ -198,7 +198,8 @@ impl MoveWish<'_> {
         Err(machine.kept_back(id))
     }
 
-    /// A permit for this move, so that the guard does not record it a second time.
+    /// A permit for this move. The guard records each declared move that has no permit. [`MoveWish::follow`] records
+    /// this move.
     pub fn permit<'i>(
         &self,
         machine: &Machine,

@@ -1,9 +1,9 @@
 //! Makes the stored definition from the caller's definition, or reports all faults.
 //!
 //! Missing rights or a lock timeout end the checks at once. A member that is missing or cannot be read is one fault,
-//! and the checks that need it are skipped. `read` makes a tree of the definition. `rules` makes the checks of the tree
-//! that need no table. `check_table` and `money` compare the tree with the tables. They also replace each predicate by
-//! its stored form.
+//! and the checks that need it are skipped. `read` makes a tree of the definition. `rules` checks the tree without any
+//! table. `check_table` and `money` compare the tree with the tables. They also replace each predicate by its stored
+//! form.
 
 use super::columns::{DefinedTable, owned_by_caller};
 use super::definition::Definition;

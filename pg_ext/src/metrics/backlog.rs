@@ -177,9 +177,9 @@ impl BacklogLook {
         Ok(row.is_some())
     }
 
-    /// Counts the rows of once.retry in the order of their event ids, which is the order of emission. Some rows
-    /// have waited since the emission of their event. After the first such row, no more events are looked up, because
-    /// no later row has waited longer.
+    /// Counts the rows of once.retry in the order of their event ids, which is the order of emission. Looks
+    /// up events until it finds one that has waited since its emission. Every later event was emitted later, so it has
+    /// not waited longer. The later rows are counted without a look-up.
     fn retries(&self, subscriber: i32, backlog: &mut Backlog) -> Result<()> {
         let keys = &mut [ScanKey::i32(1, subscriber)];
         let mut scan = self.retry.scan(retry::BY_EVENT, keys, &self.snapshot)?;

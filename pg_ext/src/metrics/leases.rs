@@ -1,8 +1,8 @@
 //! Leases that are alive or overdue: of keys, and of the actions of each machine.
 //!
 //! Overdue keys are in the lane PENDING: key_abandon moves a key there when its first lease has expired. Until then the
-//! key is in the lane ORDINARY, with finished keys. No index separates unfinished from finished keys: it would prevent
-//! HOT updates of completions. So a bounded number of keys is read; pg_once_leases_complete is 0 if there may be more.
+//! key is in the lane ORDINARY, with finished keys. An index that separates unfinished keys would prevent HOT
+//! updates of completions. So a bounded number of keys is read; pg_once_leases_complete is 0 if there may be more.
 
 use super::{Sheet, entries_for};
 use crate::action::lease::{BY_LOOK as LEASES_BY_LOOK, Lease, LeaseCol, LeaseState};
@@ -17,7 +17,7 @@ use crate::row;
 use crate::table::{ScanKey, ScanStep, Snapshot, Table};
 
 /// Limits of a call: MOST_ENTRIES index entries of pending keys, MOST_ENTRIES of other keys, MOST_ENTRIES leases of
-/// actions, and SCOPES scopes. It reads more if the minimums of all scopes or machines (LEAST_*) add up to more.
+/// actions, and SCOPES scopes. Each scope and machine may read LEAST_* at least, so many of them may read more.
 const MOST_ENTRIES: usize = 4_000;
 const SCOPES: usize = 2_000;
 const LEAST_ENTRIES_OF_SCOPE: usize = 8;

@@ -176,7 +176,7 @@ pub fn outbox_redrive(call: &Call) -> Result<Datum> {
     redrive(&subscriber, &found).map(Datum::from)
 }
 
-/// Letters that died at this time or before have expired, even if no sweep has deleted them yet.
+/// Returns a time. Only letters that died after it are kept. The others have expired; a sweep deletes them later.
 fn kept_since(subscriber: &Subscriber) -> Result<i64> {
     let now = clock::now_us()?;
     Ok(subscriber

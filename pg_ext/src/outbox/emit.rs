@@ -8,9 +8,10 @@
 //! one. A run of the task holds the task's lock. At its commit it first sends an invalidation of the cached row, and
 //! then releases the task's lock. An emitter that locks the old segment after the invalidation sees the new row.
 //!
-//! An emitter that has locked the old segment earlier may see the old row, and writes to the old segment. Only a later
-//! run of the task drains the old segment. It begins after the emitter has locked the segment. So it finds the segment
-//! locked while the emitter's transaction is open, and does not drain it.
+//! An emitter that has locked the old segment earlier may see the old row, and writes to the old segment. The run that
+//! opens the new segment does not drain the old one. Each later run begins after the emitter has locked the segment.
+//! While the emitter's transaction is open, such a run finds the segment locked, and does not drain it. A run after
+//! the end of this transaction drains the segment.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;

@@ -58,7 +58,7 @@ pub fn unordered_lane(event_id: i64) -> i32 {
     UNORDERED[(event_id / RUN).rem_euclid(UNORDERED.len() as i64) as usize]
 }
 
-/// The number of event ids of an unordered lane that are below `event_id`. For any other lane: `event_id` itself.
+/// For an unordered lane: how many of all ids below `event_id` fall into this lane. For another lane: `event_id`.
 pub fn place_in_lane(lane: i32, event_id: i64) -> i64 {
     let Some(turn) = UNORDERED.iter().position(|l| *l == lane) else {
         return event_id;

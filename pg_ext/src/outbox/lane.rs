@@ -19,9 +19,9 @@ use crate::row;
 use crate::table::{Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
-/// While once.retry has events of an order_key, a fresh event of this order_key goes there, too. After this many such
-/// events in a lane, a take stops reading the log. A take also puts back the expired batches of the lane, one after
-/// another. After this many events of these batches, it puts back no further batch.
+/// While once.retry has events of an order_key, a take puts fresh events of this order_key there, too. After it has put
+/// this many fresh events of a lane there, the take stops reading the log. A take also puts back the expired batches of
+/// the lane, one after another. After it has put back this many events, it puts back no further batch.
 const MOST_BEHIND: usize = 10_000;
 
 pub struct LockedLane<'a> {

@@ -1,7 +1,8 @@
-//! Undelivered events leave a batch (acked events: ack.rs). Each undelivered event goes to the dead letters or to
-//! once.retry: due at once, due later, or waiting behind an earlier event of its order_key.
+//! How events leave a batch without an ack: they are nacked, or the lease has expired. Each of these events goes to the
+//! dead letters or to once.retry. In once.retry it is due at once, is due later, or waits behind an earlier event of
+//! its order_key.
 //!
-//! Invariant: when an undelivered event leaves, the later events of its order_key leave the batch with it. In
+//! Invariant: when an event leaves without an ack, the later events of its order_key leave the batch with it. In
 //! once.retry they wait behind the first event of the order_key. A waiting row has no token, and its due_at is
 //! infinity. The caller has locked the batch, and writes the receipt.
 

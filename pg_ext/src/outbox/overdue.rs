@@ -119,7 +119,7 @@ fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     events.into_iter().map(failed).collect()
 }
 
-/// The events of a larger batch are due now, except events behind an earlier event of their key, which wait.
+/// The first event of each order_key in a larger batch is due now; the later ones wait for it.
 fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     let mut keys = HashSet::new();
     let mut fate = |key: &Option<Vec<u8>>| match key {
@@ -139,8 +139,8 @@ fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
         .collect()
 }
 
-/// Token and lease_until of each open batch whose lease ends by `now`. A lane's last row in once.batch lists the
-/// batches that may be open. A subscriber that has never taken an event costs one probe.
+/// Token and lease_until of each open batch whose lease ends by `now`. Each row of once.batch lists earlier batches of
+/// its lane that may be open, so the last row of a lane lists all.
 pub fn overdue_batches(sub: &Subscriber, now: i64) -> Result<Vec<(i64, i64)>> {
     let snapshot = &Snapshot::latest();
     let table = Table::to_read(batch::TABLE)?;

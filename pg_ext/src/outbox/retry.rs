@@ -9,7 +9,7 @@
 //!
 //! A row in a batch is changed under the lock of the batch. Any other row is changed by a take that has locked the
 //! lane, or by `free` under the lock of a batch. A keyed lane has at most one open batch. While that batch is open,
-//! rows of the lane are changed only under its lock. So `free` waits for no lock.
+//! rows of the lane are changed only under the batch's lock. So `free` waits for no lock.
 
 use super::batch::Batch;
 use super::topic::Subscriber;
@@ -219,7 +219,8 @@ pub fn first_of_key(sub: &Subscriber, lane: i32, key: &[u8]) -> Result<Option<i6
 /// One probe reads at most this many index entries: an old snapshot keeps the entries of deleted rows.
 const MOST_ENTRIES: usize = 50;
 
-/// Whether the subscriber has rows. True also if the probe finds only invisible rows in MOST_ENTRIES index entries.
+/// Whether the subscriber has rows. The probe stops after MOST_ENTRIES index entries without a visible row. The answer
+/// is then true.
 pub fn may_have_any(sub: &Subscriber) -> Result<bool> {
     let keys = &mut [ScanKey::i32(1, sub.id)];
     Table::to_read(TABLE)?.may_find(BY_EVENT, keys, &Snapshot::latest(), MOST_ENTRIES)

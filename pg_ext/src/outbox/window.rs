@@ -68,7 +68,8 @@ impl Window {
         })
     }
 
-    /// Whether the subscriber has read past this event, or begins behind it.
+    /// Whether the subscriber has read past this event. True also for an event that was visible when the subscriber was
+    /// made.
     pub fn has_passed(&self, series: i32, xid: i64, event_id: i64) -> bool {
         if series != self.series {
             return series < self.series;

@@ -6,7 +6,7 @@
 #   NAME         is the home: clients are sent there, or will be after the steps map and resume
 #   NAME_coming  is being filled, at the target
 #   NAME_moved   at the source: the former home. At the target of a split: the copy of a database that stays at the
-#                source. No client is sent there, and the operator drops the database in the end
+#                source. No client is sent to NAME_moved, and the operator drops it in the end
 # So the same command continues where a killed run stopped.
 set -euo pipefail
 
@@ -180,8 +180,8 @@ until_true() {
 
 # Servers and poolers ---------------------------------------------------------------------------
 
-# `sql CLUSTER DATABASE [SQL]`: prints bare rows. Without an SQL argument, runs the standard input. A commit waits for
-# no standby: the copy of a cluster has no standbys yet.
+# `sql CLUSTER DATABASE [SQL]`: prints bare rows. Without an SQL argument, runs the standard input. A fresh copy of a
+# cluster has no standby. With synchronous_commit = local, a commit there does not wait for one.
 sql() {
     PGOPTIONS="${PGOPTIONS:-} -c synchronous_commit=local" psql -w -X -q -A -t -v ON_ERROR_STOP=1 -h "${1%:*}" -p "${1##*:}" -d "$2" ${3+-c "$3"} 9>&-
 }
@@ -435,8 +435,9 @@ start_copy() {
         [ -z "$found" ] || die "$TO would wait for the standbys of $FROM: $found" \
             "At $TO: ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf(); then run the command again."
     else
-        # The copy is promoted. The run that promoted it had first renamed its databases at the source. So a database
-        # that still has its name there was not moved by that run. The copy lacks its later writes.
+        # An earlier run has promoted the copy. Before that, it renamed at the source the databases that it moved. A
+        # database that still has its name at the source was not moved then. Since the promotion the copy does not get
+        # the writes to that database.
         found=$(ask "$FROM" postgres "SELECT string_agg(datname, ' ') FROM pg_database WHERE datname IN ($LIST)")
         [ -z "$found" ] || die "$TO was promoted before, and has no copy of today's $found" \
             "A cluster is split off once: use move-logical, or split to a new cluster."
@@ -530,8 +531,8 @@ split() {
         resume
     fi
     step "at $TO, close the copies of the databases that stay at $FROM, and rename each to NAME_moved; drop the slot $SLOT at $FROM."
-    # First the copies are closed, then the slot is dropped. Later a new database at the target may have the name of a
-    # database at the source. So a run that finds no slot closes nothing.
+    # First the copies are closed, then the slot is dropped. A run that dropped the slot has closed the copies. Since
+    # then the target may have got a new home with the name of a database at the source. That home must stay open.
     if is_true "$FROM" postgres "SELECT EXISTS (SELECT $OUR_SLOT)"; then
         fence_copies
         ask "$FROM" postgres "SELECT pg_drop_replication_slot('$SLOT')" >/dev/null

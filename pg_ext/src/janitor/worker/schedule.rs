@@ -1,11 +1,13 @@
 //! When a database is due for its next pass.
 //!
-//! The pause after the begin of a pass is once.janitor_naptime if somebody has written to the database since then, a
-//! row has become due by the clock, a task failed, or the server has no counts of changed rows. Otherwise the database
-//! is idle, and due only after [`settings::longest_pause`]. If the last pass left more to do, the next is due at once.
-//! The pass after a failed one is due when `delay_after` has passed since the failure. Somebody has written if the
-//! server's counts of changed rows differ from those before the last pass. The counts include the writes of that pass,
-//! so another pass follows a pass that has written.
+//! A busy database is due once.janitor_naptime after the begin of its last pass. An idle database is due
+//! [`settings::longest_pause`] after that begin. A write to the database makes it busy. A row that has become due by
+//! the clock makes it busy, too, and so does a task that failed at its last turn. If the last pass left more to do, the
+//! next is due at once. The pass after a failed one is due when `delay_after` has passed since the failure.
+//!
+//! The launcher compares the server's counts of changed rows with those before the last pass. A difference counts
+//! as a write. The counts include the writes of that pass, so another pass follows a pass that has written. Without
+//! counts, the database is busy.
 //!
 //! A session reports its counts at most ten seconds after its transaction ends. If a session reports later (a
 //! procedure that commits in a loop) or never (its own track_counts is off), its changes may wait the longest pause.

@@ -2,9 +2,10 @@
 //! order_key could be in two lanes, and be delivered out of order.
 //!
 //! Emitters lock their segment as any INSERT does, redrives lock the topic's row, and both read the topic's lanes after
-//! that. The change locks that row, and locks the segments and once.retry against writers. So emits and redrives wait,
-//! and then use the new lanes. Three kinds of events are pending: events of the log that no take has handed out, events
-//! of open batches, and events in once.retry. Dead letters are not pending: a redrive computes their lanes anew.
+//! that. The change of the lanes locks the topic's row, too. It also locks the segments and once.retry against writers.
+//! So emits and redrives wait, and then use the new lanes. Three kinds of events are pending: events of the log that no
+//! take has handed out, events of open batches, and events in once.retry. Dead letters are not pending: a redrive
+//! computes their lanes anew.
 
 use crate::call::shown;
 use crate::error::{Error, Kind, Result};

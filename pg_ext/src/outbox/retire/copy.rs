@@ -3,8 +3,9 @@
 //! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed.
 //!
 //! A closed segment cannot become the current segment. While every segment but the current one is closed, the current
-//! segment grows. When it is full and less than half of it is needed, one more closed segment is copied. It is the one
-//! with the fewest needed events. So a subscriber that lags costs about the space of its own backlog.
+//! segment grows. When it is full and less than half of it is needed, a closed segment is copied although at least half
+//! of the closed segment is needed. The closed segment with the fewest needed events is chosen. So a subscriber that
+//! lags costs about the space of its own backlog.
 
 use super::log::{self, Log};
 use super::need::{self, EventPlace, Needs, place, place_arrays};

@@ -1,8 +1,8 @@
 //! once.segment: which segment is written to, which are drained, and how a segment is truncated.
 //!
 //! An emitter locks its segment as any INSERT does, until its transaction ends. Under the lock it checks that the
-//! segment is current. So a segment that is not current gets no more events once nobody holds its lock. Such a segment
-//! is marked as drained when all of its needed events are copied.
+//! segment is current. So an earlier segment gets no more events when no emitter has it locked. This task then copies
+//! the events that a subscriber still needs (copy.rs), and marks the segment as drained.
 
 use crate::error::{Error, Result};
 use crate::incarnation;
@@ -35,7 +35,7 @@ pub struct Log {
     pub current: usize,
     /// The column `opened` of the segment that was opened last.
     opened: i64,
-    /// Whether this transaction opened the current segment. Then other sessions still write to the previous segment.
+    /// Whether this transaction opened the current segment. If so, other sessions still write to the previous segment.
     pub is_opened_here: bool,
     /// The drained_xid of each drained segment. Once the horizon reaches this id, every open snapshot sees the commit
     /// that marked the segment.

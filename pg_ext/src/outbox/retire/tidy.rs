@@ -26,8 +26,9 @@ const DELETE_KEPT: &CStr = c"
     DELETE FROM once.event_kept k USING unnest($1, $2, $3) n (topic_id, lane, event_id)
      WHERE k.topic_id = n.topic_id AND k.lane = n.lane AND k.event_id = n.event_id";
 
-// $1 now; $2 the limit of batches; $3 the default of max_lease_life; $4 the real time, which tokens are compared with
-// (the largest bigint if once.fake_now is set); $5: after this many redelivered events no further batch is deleted.
+// $1 now; $2 the limit of batches; $3 the default of max_lease_life; $4 the real time, or the largest bigint while
+// once.fake_now is set. Tokens come from the real clock, and are compared with $4. $5: after this many
+// redelivered events no further batch is deleted.
 // The last row of a lane in once.batch stores how far the lane is read, so the batch of that row stays. A batch is
 // deleted whole, under the lock of its head (batch.rs): a remaining part would look like an open batch. The failed
 // attempts at an event are deleted with the batch in which it was acked; that batch has `redelivered` set.

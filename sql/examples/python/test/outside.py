@@ -47,7 +47,7 @@ class Outside(ThreadingHTTPServer):
             return [seen for seen in self.requests if text in seen.body]
 
     def done(self, text: str) -> list[Seen]:
-        """The requests that were acted on whose body has this text."""
+        """The requests with this text in the body that the server has acted on."""
         with self.change:
             return [seen for seen in self.effects.values() if text in seen.body]
 
@@ -108,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
             pass  # whoever asked has died
 
     def do_GET(self) -> None:
-        """Where a client that follows a redirect ends."""
+        """Answers a client that has followed a redirect."""
         self.send_response(200)
         self.end_headers()
 

@@ -41,7 +41,7 @@ def named(given: Row) -> Row:
 
 
 def row(of: object, **more: object) -> list[Row]:
-    """A row with the fields of an object. `it` is the object itself, for later calls that have this answer as `of`."""
+    """A row with the fields of an object, and the object itself as `it`. Later calls can use the object."""
     return [vars(of) | more | {"it": of}]
 
 
@@ -133,7 +133,7 @@ def text(value: Any) -> str | None:
 
 
 class Case:
-    """Runs a case. Keeps the named answers, and each session's last transaction, whose calls `again` repeats."""
+    """Runs a case. Keeps the named answers. For `again`, keeps the calls of each session's last transaction."""
 
     def __init__(self, sessions: dict[str, Session]) -> None:
         self.sessions = sessions

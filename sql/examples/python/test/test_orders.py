@@ -153,9 +153,10 @@ class Orders(unittest.TestCase):
                 key = new_key()
                 proxy.cut("COMMIT", nth)
                 self.assertEqual(post(service, key, order()).status, 201)
-                # The transaction is repeated, and the repeat gets ON006. In the first case another claim follows, and
-                # a third key_advance, to the next point. In the second case the key is finished: a release and a late
-                # heartbeat get ON006, too.
+                # The first COMMIT ends the phase `started`. Its key_advance is sent again and gets ON006. Then `run`
+                # claims the key again, and the work sends the third key_advance, to `charged`.
+                # The second COMMIT ends the request. Its key_complete is sent again and gets ON006. The key is finished
+                # by then. A release and a late heartbeat get ON006, too.
                 self.assertEqual((proxy.count(call), set(proxy.refusals)), (times, {"ON006"}))
                 self.assertEqual(proxy.count("key_claim("), claims)
                 self.assert_done_once(key)

@@ -54,7 +54,7 @@ class NotClaimed:
     """Why an action does not begin here.
 
     cancelling: the row is to be torn down. not_found: there is no such row.
-    refused: the row has another status or version, or the step names no such requester.
+    refused: the row has another status or version, or the step declares no `successful_state` for this requester.
     unclaimed: the step has no claim state for this requester. Move the row with `Row.transition`.
     """
 
@@ -201,7 +201,8 @@ def act(
     to: the next status of the row, for a step that has no claim state for the requester. Such a step has no lease.
     `act` calls work(None), and moves the row to this status in the transaction of writes. If you pass no `to` for such
     a step, the outcome is `unclaimed`, and work is not called.
-    After any error except Cancelling, `act` releases the lease that it still has, and raises the error.
+    After Cancelling, `act` releases the row and returns `cancelling`. After any other error, `act` releases the lease
+    if it still has it, and raises the error. If only the answer to the last COMMIT was lost, it returns `finished`.
     After LeaseLost the caller deletes what work made outside. If the error's hint says so, look at the row first: the
     action may have been committed.
     """

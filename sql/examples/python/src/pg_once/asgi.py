@@ -37,7 +37,7 @@ LEASE = "pg_once.lease"
 BASE64 = "pg-once-base64"  # a stored header of ours: the body is no JSON
 # Headers of one response only, which are not stored.
 NOT_STORED = {"content-length", "date", "server", "connection", "transfer-encoding"}
-# Answers 4xx of the application that are not stored.
+# The application's answer is not stored if it has one of these statuses.
 NOT_FINAL = {401, 403, 408, 409, 425, 429}
 # Headers that the first answer has and a replay lacks.
 ONLY_FIRST = {"set-cookie"}

@@ -86,7 +86,10 @@ def items(row: Row, after: str | None = None, max: int = 1000) -> Flow[list[Item
 
 @operation
 def confirm(row: Row, pass_: int) -> Flow[bool]:
-    """Reports a pass as done: refund, then all items listed, then their artifacts deleted. False: list again."""
+    """Records that the artifacts of all items listed after this pass of `refund` are deleted.
+
+    False: a refund after this pass marked more items. List the items again.
+    """
     (told,) = yield from ask(CONFIRM, **_which(row), pass_=pass_)
     return bool(told.confirmed)
 
@@ -108,7 +111,7 @@ def pending(machine: str, max: int = 100) -> Flow[list[Row]]:
 def teardown(
     row: Row, delete: Callable[[Any], Any], *, patch: Document = None, page: int = 1000, rounds: int = 5
 ) -> Flow[Cancelled]:
-    """The whole teardown, each call in a transaction of its own; after any error or crash it begins at the top.
+    """The whole teardown, each call in a transaction of its own. After an error or a crash, call `teardown` again.
 
     delete(item) removes what one item left outside; a missing thing counts as deleted. item is the parsed row.
     If new items appear meanwhile, another round begins. TeardownIncomplete: new items appeared in the last round, too.

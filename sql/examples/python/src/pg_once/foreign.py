@@ -53,7 +53,7 @@ def foreign_call(*, dedupes: bool, tries: int = 4, cap: float = 2.0) -> Callable
     The function raises what its HTTP client raises: an error with a status (of urllib, requests, httpx, aiohttp) is
     judged by the status, any other counts as no answer. A Retry, Refused or Unknown that it raises keeps its type.
     4xx is Refused, except 401, 403, 404, 405, 408, 409, 425 and 429.
-    dedupes=True: the other side dedupes by the key that it gets. All else is Retry.
+    dedupes=True: the other side dedupes by the key that it gets. Any other status is Retry, and so is no answer.
     dedupes=False: 401, 403, 404, 405, 425 and 429 are Retry; 408, 409, 3xx, 5xx and no answer are Unknown. Pass
     remembers=0 to `lease.foreign`, too. It then raises Unknown for a call in which an earlier attempt died.
 

@@ -40,8 +40,8 @@ SELECT extract(epoch FROM lease_left)::float8 AS lease_left
 END = """
 SELECT once.key_{}(%(scope)s, %(key)s, %(token)s, %(code)s, %(body)s::json, %(headers)s::json),
        pg_current_xact_id()::text AS transaction"""
-# NULL: the transaction is open. Ids from the snapshot's xmax on count as open. The server may have no status for them
-# yet.
+# NULL: the transaction is open. An id that is not below the snapshot's xmax counts as open, too. The server may have
+# no status for it yet.
 COMMITTED = """
 SELECT CASE WHEN %(transaction)s::xid8 < pg_snapshot_xmax(pg_current_snapshot())
             THEN nullif(pg_xact_status(%(transaction)s::xid8), 'in progress') = 'committed' END AS committed"""
@@ -226,7 +226,10 @@ class Lease:
 
     @method
     def last_phase(self, writes: Callable[[Any], Any]) -> Flow[Any]:
-        """Like `phase`, for the last writes: one of them is complete or abort, whose AlreadyDone undoes the others."""
+        """Like `phase`, for the last writes. writes(conn) must call complete or abort on conn.
+
+        If an earlier COMMIT was carried out, that call raises AlreadyDone in the repeat. The repeat is rolled back.
+        """
         return (yield from in_transaction(lambda conn: invoked(writes, conn), unanswered=True))
 
     @method

@@ -21,7 +21,7 @@ from .foreign import Refused, Retry, Unknown
 from .http import Answer, problem
 from .key import Claim, InProgress, Lease, Mismatched, Parked, Replayed, claim, give_back, take_abandoned
 
-ROUNDS = 3  # most calls of the work in one `run`; each repeat follows an error of the database
+ROUNDS = 3  # at most this many calls of the work in one `run`; each repeat follows an error of the database
 
 Work = Callable[[Lease], Answer | Awaitable[Answer]]
 FlowOfWork = Callable[[Lease], Flow[Answer]]
@@ -104,7 +104,7 @@ def _rounds(ask_for: Callable[[], Flow[Claim]], work: FlowOfWork, wait: float) -
 def complete_abandoned(
     scope: str, work: Work, stop: Any = None, *, lease: Seconds = None, poll: float = 10
 ) -> Flow[int]:
-    """The completer: finishes keys that no client retries, until stop is set, or without stop until no key is due.
+    """The completer: finishes keys that no client retries. It ends when stop is set; without stop, when no key is due.
 
     It takes one key at a time; any number of completers may run beside each other. A key that fails is due again after
     half a second to a second, then after longer each time, up to five minutes; later if Retry names a longer time.
