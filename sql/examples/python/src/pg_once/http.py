@@ -58,7 +58,7 @@ def key_of_header(user: str | None, value: str | None) -> str | Answer:
 
 
 def retry_after(value: str | None) -> float | None:
-    """How long a Retry-After header asks to wait, in seconds. The header holds seconds or an HTTP date. None: no wait."""
+    """The seconds that a Retry-After header asks to wait. The header holds seconds or an HTTP date. None: no wait."""
     try:
         value = (value or "").strip()
         seconds = (
