@@ -2,7 +2,7 @@
 //! them, and stores the kinds of each role in once.role_grant.
 //!
 //! A revoke removes the rights that no other granted kind gives. The revoke of a role's last kind also removes USAGE on
-//! the schema. The script of an upgrade that adds functions calls grant_role, too. pg_dump dumps the grants that the
+//! the schema. An upgrade script calls grant_role if it adds functions. pg_dump dumps the grants that the
 //! script makes, as it dumps all others (see [`OfTheUser`]).
 
 use crate::call::{Call, shown, varlena};

@@ -18,7 +18,7 @@ use crate::common::http::{Ended, Http};
 const UNDONE: &str =
     "INSERT INTO undone (key, step, what) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
 
-/// Whether the event was emitted at least $2 seconds ago. The database's clock also set $1, the time of the emit.
+/// Whether the event was emitted at least $2 seconds ago. $1, the time of the emit, is of the database's clock, too.
 const IS_OLDER: &str = "SELECT clock_timestamp() - $1::timestamptz >= make_interval(secs => $2)";
 
 /// How long after the abort an unanswered call may still arrive.

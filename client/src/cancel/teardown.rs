@@ -143,7 +143,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         self.backoff.retry(finish).await
     }
 
-    /// Marks the undecided items; returns the number for `confirm`.
+    /// Marks the undecided items; returns the pass for `confirm`.
     async fn refund(&self) -> Result<i64, Error> {
         let mut in_vain = 0;
         loop {

@@ -44,7 +44,7 @@ const REMEDY: &CStr = c"
            ELSE
            'Load pg_once by shared_preload_libraries and name this database in once.janitor_databases, or schedule SELECT * FROM once.sweep() every few seconds.' END";
 
-// A row for each task that has run, and one row '' if action_release has run for a machine.
+// The tasks that have run. once.janitor has rows for tasks and, for action_release, for machines: '' stands for those.
 const RUN: &CStr =
     c"SELECT DISTINCT CASE j.machine WHEN '' THEN j.task ELSE '' END FROM once.janitor j";
 
