@@ -21,7 +21,7 @@ setup: ## installs missing tools: Rust, cargo-pgrx, PostgreSQL servers (all of i
 demo: ## orders, jobs, receipts, fundings, growth under kills, naive and with pg_once: tables, target/demo/report.html
 	@bash $(SCRIPTS)/program.sh demo $(ARGS)
 
-test: ## lints and all tests, on one server version (PG_VERSIONS=18); 10 to 14 minutes
+test: ## lints and all tests, on one server version (PG_VERSIONS=18); about 10 minutes
 	@bash $(SCRIPTS)/test.sh
 
 test-db: ## the in-database tests alone
@@ -33,7 +33,7 @@ test-e2e: ## the end-to-end tests alone: races, crashes, poolers, dump and resto
 test-client: ## the client's unit tests, doctests and examples alone
 	@bash $(SCRIPTS)/test.sh unit client
 
-test-matrix: ## the other server versions, PgBouncer, the release build, other languages, pictures, packages; 10 to 14 minutes
+test-matrix: ## the other server versions, PgBouncer, the release build, other languages, pictures, packages; about 10 minutes
 	@bash $(SCRIPTS)/test-matrix.sh $(ARGS)
 
 test-languages: ## the example programs in Python, Node and Java alone, killed and raced

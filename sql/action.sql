@@ -12,11 +12,12 @@
 -- repeated, it gets the same answer. If a finish is repeated in a later transaction, it gets ON006. The lease stores
 -- the row's next statuses, so the user's table needs no column for them.
 
--- Finish and release change no indexed column, so they can be HOT updates. Sweeps read a lease from look_at on. A claim
--- sets look_at to the end of the lease. A heartbeat that shortens the lease below look_at sets look_at to the new end.
--- All other heartbeats leave look_at as it is, so they can be HOT updates, too. action_expire and action_adopt set look_at to now. A sweep sets it
--- to a later time. If the lease was renewed, this is the new end of the lease. If a revert has failed, it is the time
--- of the next try. If the lease has ended, it is the time at which the lease is to be deleted.
+-- Finish and release change no indexed column, so they can be HOT updates. Sweeps read a lease from look_at on. A
+-- claim sets look_at to the end of the lease. A heartbeat that shortens the lease below look_at sets look_at to the
+-- new end. All other heartbeats leave look_at as it is, so they can be HOT updates, too. action_expire and
+-- action_adopt set look_at to now. A sweep sets it to a later time. If the lease was renewed, this is the new end of
+-- the lease. If a revert has failed, it is the time of the next try. If the lease has ended, it is the time at which
+-- the lease is to be deleted.
 CREATE TABLE once.action_lease (
     token            bigint      NOT NULL,
     lease_until      timestamptz NOT NULL,

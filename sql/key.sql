@@ -196,8 +196,8 @@ CREATE FUNCTION once.key_advance(
     OUT lease_left interval)
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_advance';
 COMMENT ON FUNCTION once.key_advance(text, text, bigint, text, json, interval) IS
-$$Moves the recovery point and renews the lease; call it in the transaction of the phase's own writes. state: NULL keeps the present one; lease: NULL renews by the scope's lease, unless the present end is later. In one transaction, a second call in a row with the same point and state does nothing.
-Errors: ON001 the lease is lost; ON006 this token has finished the key, or its last call set this point and state in an earlier transaction; 22023 the point is called started or finished, is not in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
+$$Moves the recovery point and renews the lease; call it in the transaction of the phase's writes. state: NULL keeps it; lease: NULL renews by the scope's lease, unless the present end is later. In one transaction, a second call in a row with the same point and state does nothing.
+Errors: ON001 the lease is lost; ON006 this token has finished the key, or its last key_advance set this point and state in an earlier transaction; 22023 the point is called started or finished, is not in the scope's recovery_points, or stands there before the present point; 42501 the scope has another owner.$$;
 
 CREATE FUNCTION once.key_complete(
     scope text, key text, token bigint, response_code integer, response_body json = NULL, response_headers json = NULL)
@@ -302,7 +302,7 @@ Errors: 22023 bad argument, or more rows than max; 42501 not a member of the sco
 CREATE FUNCTION once.key_expire(scope text, key text)
 RETURNS boolean LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'pg_once_key_expire';
 COMMENT ON FUNCTION once.key_expire(text, text) IS
-$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. A released key that is not due becomes due. true: one of these was done. false: nothing was changed; the key may be parked, finished or unknown. Waits for a transaction that has the key locked.
+$$Ends a lease as if its time were over now, for a holder that is dead or a clock that was wrong: the next claim resumes the key, or parks it by on_expiry or max_attempts. Until that claim a holder that is alive may write; after it the holder gets ON001. A released key that is not due becomes due. true: one of these was done. false: nothing was changed: no lease is alive, and no retry is awaited. Waits for a transaction that has the key locked.
 Errors: 22023 bad argument, 42501 not a member of the scope's owner, 40001 a lost race above READ COMMITTED, 25006 read-only transaction.$$;
 
 CREATE FUNCTION once.key_forget(scope text, key text)

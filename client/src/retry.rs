@@ -14,7 +14,7 @@ use crate::{Error, Failure, Kind};
 /// The shortest wait of a loop without a bound on its tries, whatever the settings.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The write that ends a lease is retried for this time, or a longer `call_timeout`. A worker that stops waits for it.
+/// Limit of the time for which the write that ends a lease is retried. A worker that stops waits for this write.
 const LONGEST_INSISTENCE: Duration = Duration::from_secs(30);
 
 /// The number of tries, the waits between them, and the timeout of each try.

@@ -14,8 +14,8 @@ const TOO_MANY: usize = 65_537;
 
 /// A pool for each shard: each database holds a fixed slice of the routing values, such as tenants.
 ///
-/// The number of shards never changes. After [`Shards::set`] each database refuses the claims, messages and saga steps
-/// of other shards. The refused call fails with [`Kind::WrongShard`](crate::Kind::WrongShard) and does nothing.
+/// The number of shards never changes. After [`Shards::set`] each database refuses the keys, messages and saga steps of
+/// other shards: the call fails with [`Kind::WrongShard`](crate::Kind::WrongShard). Row claims and emits pass.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

@@ -149,7 +149,7 @@ impl<E: Autocommit> Teardown<'_, E> {
         loop {
             let refund = || self.cancel.refund(self.exec, self.max_items);
             let refunded = self.backoff.retry(refund).await?;
-            // Gives up after ten refunds that marked nothing. `run` tries the remaining items in its next round.
+            // Gives up after ten refunds that marked nothing and one more. `run` goes on in its next round.
             if !refunded.remaining || in_vain == ROUNDS {
                 return Ok(refunded.pass);
             }

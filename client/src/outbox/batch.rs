@@ -250,8 +250,8 @@ impl Batch {
     /// call acked. Concurrent handlers must name their events.
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked one of the named events with this token. With `None`, `ON006` if an
-    /// ack has ended the batch. `ON001` if the lease is lost, or one of the events is not in the batch.
+    /// `ON006` if an earlier transaction has acked one of the named events with this token. With `None`, `ON006` if
+    /// such an ack has ended the batch. `ON001` if the lease is lost, or one of the events is not in the batch.
     pub async fn ack<E: Executor>(
         &self,
         exec: &E,
@@ -281,7 +281,7 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// `ON006` if an earlier transaction has acked or nacked one of the events with this token; `ON001` if the lease is
+    /// `ON006` if an earlier call has acked or nacked one of the events with this token; `ON001` if the lease is
     /// lost, or the batch does not hold one of the events (any more); `22023` for a bad argument.
     pub async fn nack<E: Executor>(
         &self,

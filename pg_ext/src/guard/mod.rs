@@ -2,7 +2,7 @@
 //!
 //! `docs/reference/guard.md` lists what `row` refuses on the machine's table and `item` on the items table. Not listed:
 //! - `row` refuses a move out of a partition whose guard was created before the table became a partition;
-//! - `item` lets a refunded item's reference to the machine's row become NULL if that row is cancelled or deleted.
+//! - `item` lets a marked item's reference to the machine's row become NULL if that row is cancelled or deleted.
 //!
 //! `docs/how-to/batch-job.md` lists the writes that the guard does not see.
 //!

@@ -223,7 +223,7 @@ impl Machine {
     }
 
     /// `rows` is what a statement returned for one id. Returns the only row. None: there is no row. Several rows raise
-    /// ON003, because the unique index of the id is gone.
+    /// ON003: the unique index of the id is gone, or an inheriting table repeats the id.
     pub fn one<'a>(&self, rows: &'a [Row]) -> Result<Option<&'a Row>> {
         match rows {
             [] => Ok(None),

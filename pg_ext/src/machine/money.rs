@@ -41,7 +41,7 @@ pub fn check_refund(
     Ok(())
 }
 
-/// The three tables must differ. A refund changes items and wallet in one statement, which can change a row only once.
+/// The three tables must differ: one statement changes items and wallet, and locks them after the machine's row.
 fn tables_are_three(tables: &DefinedTables, faults: &Faults) {
     let oid = |table: &Option<DefinedTable>| table.as_ref().map(|table| table.oid);
     let [machine, items, wallet] = [&tables.machine, &tables.items, &tables.wallet].map(oid);

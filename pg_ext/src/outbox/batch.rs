@@ -2,8 +2,8 @@
 //! take used. A part also stores how far its lane had been read at the end of that take.
 //!
 //! The first part, the head, stores the lease of the batch. The lease may be extended; no other column of a part
-//! changes. An ack, a nack and a sweep lock the head before they read or write receipts. So one transaction at a time
-//! writes receipts of a batch.
+//! changes. Each call that makes events leave a batch first locks the head, and then reads the receipts. So one
+//! transaction at a time writes receipts of a batch.
 
 use super::topic::Subscriber;
 use crate::call;
@@ -83,8 +83,8 @@ impl Part {
         self.i32(Col::Lane)
     }
 
-    /// Tokens of the batches that may still hold events of the lane. The column `open` names the earlier ones. The batch
-    /// of this part is the last, if the part has events.
+    /// Tokens of the batches that may still hold events of the lane. The column `open` names the earlier batches. The
+    /// batch of this part is the last, if the part has events.
     pub fn out(&self) -> Vec<i64> {
         let mut tokens = self.numbers(Col::Open);
         if !self.ids().is_empty() {

@@ -3,8 +3,9 @@
 //! its order_key.
 //!
 //! Invariant: when an event leaves without an ack, the later events of its order_key leave the batch with it. In
-//! once.retry they wait behind the first event of the order_key. A waiting row has no token, and its due_at is
-//! infinity. The caller has locked the batch, and writes the receipt.
+//! once.retry they wait behind the first of them that is not dead. A waiting row has no token, and its due_at is
+//! infinity. So a batch holds no event while an earlier event of its order_key waits, unless that one was committed
+//! late. The caller has locked the batch, and writes the receipt.
 
 use super::batch::Batch;
 use super::dead;

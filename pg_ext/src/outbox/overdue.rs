@@ -119,7 +119,7 @@ fn failed(sub: &Subscriber, events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     events.into_iter().map(failed).collect()
 }
 
-/// The first event of each order_key in a larger batch is due now; the later ones wait for it.
+/// In a larger batch, the first event of each order_key and events without one are due now. Later ones of a key wait.
 fn suspects(events: Vec<HeldEvent>, now: i64) -> Vec<Leaving> {
     let mut keys = HashSet::new();
     let mut fate = |key: &Option<Vec<u8>>| match key {

@@ -21,7 +21,8 @@ const MOST_SHARDS: i32 = 65_536;
 const SEPARATOR_MAX: usize = 10;
 
 const SET: &CStr = c"
-    INSERT INTO once.shard VALUES (true, $1, $2, $3, $4) ON CONFLICT (one) DO NOTHING";
+    INSERT INTO once.shard (one, shard, shards, routing, separator) VALUES (true, $1, $2, $3, $4)
+        ON CONFLICT (one) DO NOTHING";
 
 const GET: &CStr = c"
     SELECT pg_catalog.json_build_object('shard', s.shard, 'shards', s.shards, 'by', s.routing, 'separator', s.separator)

@@ -2,10 +2,10 @@
 //!
 //! A new subscriber gets the events that a snapshot at its creation does not see. The creation locks once.subscriber as
 //! any INSERT does, and then takes the snapshot. The sweep task outbox_retire locks that table against writers before
-//! it looks for needed events. So it first waits for the end of each transaction that makes a subscriber.
+//! it looks for needed events. So it runs only while no transaction makes a subscriber.
 //!
 //! An emit of a delayed event writes a row in once.retry for each subscriber of the topic. So the emit waits for an
-//! open change of the topic's subscribers, and the change waits for open emits.
+//! open change of the topic's subscribers, and the change waits for open emits of delayed events.
 
 use super::lock;
 use crate::call::{Call, SCOPE_MAX};

@@ -1,4 +1,4 @@
-//! Copies the needed events of a closed segment to once.event_kept. The segment is then drained and can be truncated.
+//! Copies the needed events of a closed segment to once.event_kept. The segment is then drained.
 //!
 //! A closed segment is copied if less than half of it is needed. Otherwise it stays until less of it is needed.
 //!

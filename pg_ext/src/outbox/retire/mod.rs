@@ -15,7 +15,8 @@
 //!
 //! A redrive makes an unneeded event needed again. It inserts a copy into once.event_kept, so the event's segment may
 //! be truncated all the same. One session at a time runs the task. The session first waits for the end of each
-//! transaction that makes a subscriber, because an uncommitted subscriber already needs events.
+//! transaction that makes a subscriber, because an uncommitted subscriber already needs events. Until the task ends, no
+//! session can make one.
 
 mod copy;
 mod log;

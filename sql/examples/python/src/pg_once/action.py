@@ -202,7 +202,8 @@ def act(
     `act` calls work(None), and moves the row to this status in the transaction of writes. If you pass no `to` for such
     a step, the outcome is `unclaimed`, and work is not called.
     After Cancelling, `act` releases the row and returns `cancelling`. After any other error, `act` releases the lease
-    if it still has it, and raises the error. If only the answer to the last COMMIT was lost, it returns `finished`.
+    if it still has it, and raises the error. If only the answer to the last COMMIT was lost, it returns `finished`
+    (with `to`, it raises Unavailable: look at the row).
     After LeaseLost the caller deletes what work made outside. If the error's hint says so, look at the row first: the
     action may have been committed.
     """
