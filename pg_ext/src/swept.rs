@@ -3,8 +3,8 @@
 //!
 //! A good run with nothing to do is not written if the last run was good, had the same served_by, and ended within the
 //! last 30 seconds (or a quarter of once.janitor_grace, if that is shorter). So an idle janitor hardly writes. While
-//! good runs come often enough, the stored one is not too old for [`covers`]. A run is not recorded if another session has locked
-//! its row: no sweep waits for that lock.
+//! good runs come often enough, the stored one is not too old for [`covers`]. A run is not recorded if another session
+//! has locked its row: no sweep waits for that lock.
 
 use crate::call::from_utf8;
 use crate::caller;

@@ -146,7 +146,7 @@ impl Scope {
     }
 
     /// Takes up to `max` abandoned keys, for completers. Skips keys that are parked, locked or not due. After a key's
-    /// first lease expires, a sweep marks the key abandoned. If `holder` has live leases of such keys, returns only these.
+    /// first lease expires, a sweep marks the key abandoned. A `holder` with live leases of such keys gets only these.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));

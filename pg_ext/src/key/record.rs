@@ -16,8 +16,8 @@ const COLUMNS: usize = 29;
 pub const POINT_MAX: usize = 100;
 
 /// Lane of finished keys, and of keys in their first lease. The claim sets look_at to the end of this lease. A call
-/// that shortens the lease sets look_at to the new end, if that is earlier. A key that finishes in the lane PENDING moves here, and its look_at becomes its
-/// finished_at.
+/// that shortens the lease sets look_at to the new end, if that is earlier. A key that finishes in the lane PENDING
+/// moves here, and its look_at becomes its finished_at.
 pub const ORDINARY: u8 = b'0';
 /// Lane of unfinished keys that were claimed again, released or parked, or that a sweep has moved here. look_at is
 /// the end of the lease, or the time when the key is due, or infinity for a key that key_park has parked.

@@ -1,8 +1,8 @@
 //! A snapshot as it is stored. An event's transaction id and event id determine whether the snapshot saw the event.
 //!
-//! Invariant of a [`Seen`] made by [`Seen::now`]: `high`, the last event id, is read before `next`, the next transaction
-//! id. So the events of a transaction from `next` on have ids above `high`. Events that the snapshot sees have ids up to
-//! `top`.
+//! Invariant of a [`Seen`] made by [`Seen::now`]: `high`, the last event id, is read before `next`, the next
+//! transaction id. So the events of a transaction from `next` on have ids above `high`. Events that the snapshot sees
+//! have ids up to `top`.
 //!
 //! Some transactions with an id had not ended when the snapshot was taken. They are the transactions in `running`, and
 //! all from `xmax` to the one before `next`. After such a transaction has ended, a take finds its events by transaction

@@ -24,8 +24,8 @@ impl Table {
     }
 
     /// Whether the caller may read and update the whole table. False if an extension's hook checks rights. A caller who
-    /// has rights only on single columns gets false, too. `machine/direct.rs` then leaves the UPDATE to the executor, which
-    /// checks these rights.
+    /// has rights only on single columns gets false, too. `machine/direct.rs` then leaves the UPDATE to the executor,
+    /// which checks these rights.
     pub fn is_open_to_caller(&self) -> bool {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE);
         let all = pg_sys::AclMaskHow::ACLMASK_ALL;
@@ -153,8 +153,8 @@ impl Table {
     }
 
     /// Whether one of the columns is in a foreign key, or in a unique index (a foreign key may point to its columns).
-    /// Always true if the table has a foreign key with MATCH FULL. If such a key is NOT VALID, an older row can have NULLs
-    /// in some of its columns, and an UPDATE that leaves them there raises an error.
+    /// Always true if the table has a foreign key with MATCH FULL. If such a key is NOT VALID, an older row can have
+    /// NULLs in some of its columns, and an UPDATE that leaves them there raises an error.
     fn is_in_key(&self, columns: &[i16]) -> bool {
         let in_index = |number: &i16| {
             // SAFETY: the relation is open; the bitmap is a copy.
