@@ -182,9 +182,7 @@ impl KeyClaim<'_> {
         row.put_i64(Col::ClaimedAt, now);
         row.put_i64(Col::CreatedAt, now);
         row.put_look(ORDINARY, now + lease);
-        // The scope's gone_for may be lowered after this claim. key_reap notices that only at reap_at. With a late
-        // reap_at the key would stay too long. So a long gone_for is cut to the ttl here. With a ttl below one day, it
-        // is cut to one day.
+        // key_reap notices a lowered gone_for only at reap_at. So a long gone_for is cut here: to the ttl, or to a day.
         let gone_for = self.options.gone_for_us.min(ttl.max(DAY_US));
         row.put_i64(
             Col::ReapAt,

@@ -9,8 +9,7 @@ use crate::table::{ScanKey, Snapshot, Table};
 use pgrx::pg_sys::Datum;
 
 const MOST_SCOPES: i32 = 10_000;
-/// The search for a key of a scope stops after this many index entries. While an old snapshot is open, the index can
-/// contain many entries of deleted keys.
+/// The search for a key of a scope stops after this many index entries; an old snapshot keeps those of deleted keys.
 const MOST_ENTRIES: usize = 1_000;
 
 /// The names of scopes in byte order. Index probes find the next name, however many keys a scope has.

@@ -1,7 +1,6 @@
-//! once.delivery: failed attempts. `outbox_deliveries` and metrics read them. An event that failed may be acked
-//! later. Then a sweep deletes its failed attempts together with the batch in which it was acked (retire/tidy.rs). If
-//! the event becomes a dead letter, they are deleted when the dead letter is discarded or expires. subscriber_drop
-//! deletes those of its subscriber.
+//! once.delivery: failed attempts. `outbox_deliveries` and metrics read them. An event's
+//! failed attempts are deleted with the batch in which it was acked (retire/tidy.rs), or when its dead letter is
+//! discarded or expires. subscriber_drop deletes those of its subscriber.
 
 use super::leave::{Leaving, Reason};
 use super::topic::Subscriber;

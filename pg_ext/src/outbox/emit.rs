@@ -10,8 +10,7 @@
 //!
 //! An emitter that has locked the old segment earlier may see the old row, and writes to the old segment. The run that
 //! opens the new segment does not drain the old one. Each later run begins after the emitter has locked the segment.
-//! While the emitter's transaction is open, such a run finds the segment locked, and does not drain it. A run after
-//! the end of this transaction may drain the segment.
+//! While the emitter's transaction is open, such a run finds the segment locked, and does not drain it.
 
 use super::event::{self, Col, DELAYED_LANE, Event, SEGMENT, SEGMENTS};
 use super::retry;

@@ -6,14 +6,11 @@
 //! - A transaction that had its id when the earlier take began. It was open then. Its end changes `unended`.
 //! - A transaction that got its id later. Its emit advances the sequence of event ids (`top`).
 //!
-//! A take is skipped only while `unended` and `top` are unchanged.
-//!
 //! A redrive takes an event id, too, to advance the sequence. A row of once.retry outside a batch becomes due at a
 //! known time (`next_due`). While a batch is open, a take of this backend stores no memory. DROP and CREATE EXTENSION
 //! begin another sequence (`ids`). Two kinds of events may be found late, by up to [`LONGEST_US`]. One kind is an event
-//! that was written by hand. The other kind moves to another batch while this backend looks through the lanes. Other
-//! workers nack the event, and take it into a new batch. This backend may see neither the new batch nor a time at which
-//! the event becomes due. The event is nacked again, and becomes due. This backend may still skip a take.
+//! that was written by hand. The other is an event that other workers nack, take and nack again while this backend
+//! looks through the lanes.
 
 use super::retry;
 use super::topic::Subscriber;

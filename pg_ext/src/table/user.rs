@@ -24,8 +24,7 @@ impl Table {
     }
 
     /// Whether the caller may read and update the whole table. False if an extension's hook checks rights. A caller who
-    /// has rights only on single columns gets false, too. `machine/direct.rs` then leaves the UPDATE to the executor,
-    /// which checks these rights.
+    /// has rights only on single columns gets false, too: the executor checks these.
     pub fn is_open_to_caller(&self) -> bool {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT | pg_sys::ACL_UPDATE);
         let all = pg_sys::AclMaskHow::ACLMASK_ALL;
